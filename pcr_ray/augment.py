@@ -1,0 +1,145 @@
+"""Batched augmentation on the learner's device, with parameters drawn per image.
+
+Images are float (N, 3, H, W) in [0, 1]. Each op takes one parameter an image and equals torchvision's
+functional op for that parameter. All random numbers of a batch come from one CPU draw.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GREY = (0.2989, 0.587, 0.114)
+TRIES = 10  # torchvision's number of attempts to find a crop that fits
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """RandomResizedCrop, flip, ColorJitter and grey, as probabilities and ranges."""
+
+    scale: tuple[float, float] = (0.2, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    jitter: float = 0.8
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    hue: float = 0.1
+    grey: float = 0.2
+
+    def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        n, _, height, width = images.shape
+        # One draw and one copy to the device a batch.
+        u = torch.rand(2 * TRIES + 9, n, generator=rng)
+        order = torch.randperm(4, generator=rng).tolist()  # as in kornia: one order a batch, factors per image
+        u = u.to(images.device, non_blocking=True)
+        images = crop_resize(images, self.boxes(u[: 2 * TRIES + 2], height, width), u[2 * TRIES + 2] < self.flip)
+        rest = u[2 * TRIES + 3 :]
+        if self.jitter:
+            images = torch.where(_per_image(rest[0] < self.jitter), self.colours(images, rest[1:5], order), images)
+        return torch.where(_per_image(rest[5] < self.grey), grey(images), images) if self.grey else images
+
+    def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
+        """Crops (N, 4) as top, left, height, width: the first of ten tries that fits, else the whole image."""
+        area = height * width * _between(u[:TRIES], *self.scale)
+        ratio = torch.exp(_between(u[TRIES : 2 * TRIES], math.log(self.ratio[0]), math.log(self.ratio[1])))
+        w, h = torch.round(torch.sqrt(area * ratio)), torch.round(torch.sqrt(area / ratio))
+        fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)  # (tries, N)
+        first = fits.int().argmax(0, keepdim=True)
+        found = fits.any(0)
+        w = torch.where(found, w.gather(0, first)[0], torch.full_like(w[0], width))
+        h = torch.where(found, h.gather(0, first)[0], torch.full_like(h[0], height))
+        top = torch.floor(u[2 * TRIES] * (height - h + 1))
+        left = torch.floor(u[2 * TRIES + 1] * (width - w + 1))
+        return torch.stack([top, left, h, w], 1)
+
+    def colours(self, images: Tensor, u: Tensor, order: list[int]) -> Tensor:
+        ops = (
+            lambda x: brightness(x, _between(u[0], 1 - self.brightness, 1 + self.brightness)),
+            lambda x: contrast(x, _between(u[1], 1 - self.contrast, 1 + self.contrast)),
+            lambda x: saturation(x, _between(u[2], 1 - self.saturation, 1 + self.saturation)),
+            lambda x: hue(x, _between(u[3], -self.hue, self.hue)),
+        )
+        for i in order:
+            images = ops[i](images)
+        return images
+
+
+PIPELINES: dict[str, Augmentation | None] = {"paper": Augmentation(), "none": None}
+
+
+def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor) -> Tensor:
+    """Crop each image, resize it back bilinearly and mirror it where `flip`.
+
+    Both directions are one matrix a side: row o holds the hat function around the source position of
+    output pixel o. Positions are clamped to the crop, as torchvision crops before it resizes.
+    """
+    height, width = images.shape[-2:]
+    rows = _interpolation(boxes[:, 0], boxes[:, 2], height)  # (N, H, H)
+    columns = _interpolation(boxes[:, 1], boxes[:, 3], width)
+    columns = torch.where(flip[:, None, None], columns.flip(1), columns)
+    return rows[:, None] @ images @ columns.transpose(1, 2)[:, None]
+
+
+def _interpolation(start: Tensor, length: Tensor, size: int) -> Tensor:
+    pixels = torch.arange(size, device=start.device, dtype=start.dtype)
+    source = (pixels + 0.5) * (length / size)[:, None] - 0.5
+    source = torch.minimum(source.clamp(min=0), length[:, None] - 1) + start[:, None]
+    return (1 - (source[:, :, None] - pixels).abs()).clamp(min=0)
+
+
+def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    return (images * _per_image(factor)).clamp(0, 1)
+
+
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    return _blend(images, _grey(images).mean((1, 2, 3), keepdim=True), factor)
+
+
+def saturation(images: Tensor, factor: Tensor) -> Tensor:
+    return _blend(images, _grey(images), factor)
+
+
+def hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Rotate the hue by `shift` turns, keeping value and saturation.
+
+    Channel c of a colour with hue h, value v and chroma d is v - d * clamp(min(k, 4 - k), 0, 1) with
+    k = (n_c + 6h) mod 6 and n = 5, 3, 1 for red, green, blue.
+    """
+    red, green, blue = images.unbind(1)
+    value, chroma = images.amax(1), images.amax(1) - images.amin(1)
+    safe = torch.where(chroma == 0, torch.ones_like(chroma), chroma)
+    sextant = torch.where(
+        value == red,
+        (green - blue) / safe,
+        torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+    )
+    sextant = sextant + 6 * shift[:, None, None]
+    n = torch.tensor([5.0, 3.0, 1.0]).to(images.device, images.dtype, non_blocking=True)
+    k = (n[:, None, None] + sextant[:, None]) % 6
+    return value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp(0, 1)
+
+
+def grey(images: Tensor) -> Tensor:
+    return _grey(images).expand_as(images)
+
+
+def _grey(images: Tensor) -> Tensor:
+    red, green, blue = images.unbind(1)
+    return (GREY[0] * red + GREY[1] * green + GREY[2] * blue)[:, None]
+
+
+def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    factor = _per_image(factor)
+    return (factor * images + (1 - factor) * other).clamp(0, 1)
+
+
+def _per_image(values: Tensor) -> Tensor:
+    return values[:, None, None, None]
+
+
+def _between(u: Tensor, low: float, high: float) -> Tensor:
+    return low + (high - low) * u

@@ -1,0 +1,37 @@
+"""The `pcr-ray` command: the same entry points as `python -m pcr_ray.X`, under one name."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from pcr_ray.console import console, run
+from pcr_ray.errors import InputError
+from pcr_ray.registry import did_you_mean
+
+COMMANDS = {
+    "train": ("pcr_ray.train", "run one trial, without Ray or MLflow"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        console.print("usage: pcr-ray COMMAND ...\n")
+        for name, (_, text) in COMMANDS.items():
+            console.print(f"  {name:10}{text}")
+        console.print("\n`pcr-ray COMMAND --help` lists a command's options.")
+        return 0
+    if argv[0] == "--version":
+        from pcr_ray import __version__
+
+        console.print(__version__)
+        return 0
+    if argv[0] not in COMMANDS:
+        raise InputError(f"unknown command '{argv[0]}'{did_you_mean(argv[0], list(COMMANDS))}")
+    module = importlib.import_module(COMMANDS[argv[0]][0])
+    return module.main(argv[1:])
+
+
+def entry() -> None:
+    sys.exit(run(main))

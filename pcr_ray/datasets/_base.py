@@ -1,0 +1,106 @@
+"""What a dataset has to say of itself, and how image folders are read."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from pcr_ray.errors import DataError
+from pcr_ray.registry import Registry
+
+SUFFIXES = {".png", ".jpg", ".jpeg"}
+
+
+@dataclass
+class Images:
+    """Images and labels of one split, uint8 (N, H, W, 3) and int (N,)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def canonical(self) -> Images:
+        """By class, then by content, so that a seed's stream does not depend on how the files were stored."""
+        digests = [hashlib.sha1(image.tobytes()).digest() for image in self.images]
+        order = sorted(range(len(digests)), key=lambda i: (self.labels[i], digests[i]))
+        return Images(self.images[order], self.labels[order])
+
+
+class Dataset:
+    """One dataset: its usual split, and how to get its images from a data root."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    classes: ClassVar[int]
+    tasks: ClassVar[int]
+    image_size: ClassVar[int]
+    user_folder: ClassVar[bool] = False  # the user names the folder, the size and the number of tasks
+    how_to_get: ClassVar[str] = ""
+
+    def native(self, root: Path) -> tuple[Images, Images, list[str]]:
+        """Train and test images and the class names, from the format the dataset is published in."""
+        raise DataError(f"dataset '{self.name}' is read from an image folder only")
+
+    def native_paths(self, root: Path) -> list[Path]:
+        """Where `native` looks, for the error message."""
+        return []
+
+
+DATASETS: Registry[Dataset] = Registry("dataset", "pcr_ray.datasets")
+
+
+def folder_files(folder: Path) -> dict[str, list[tuple[str, Path]]]:
+    """(class name, file) of the splits 'train' and 'test' in sorted order; raises if it is no such folder."""
+    files: dict[str, list[tuple[str, Path]]] = {}
+    for split in ("train", "test"):
+        if not (folder / split).is_dir():
+            raise DataError(f"{folder} has no folder '{split}': expected train/<class>/* and test/<class>/*")
+        files[split] = [
+            (directory.name, file)
+            for directory in sorted(p for p in (folder / split).iterdir() if p.is_dir())
+            for file in sorted(directory.iterdir())
+            if file.suffix.lower() in SUFFIXES
+        ]
+    train, test = ({name for name, _ in files[s]} for s in ("train", "test"))
+    if not train:
+        raise DataError(f"{folder}/train holds no PNG or JPEG files in class folders")
+    if train != test:
+        odd = sorted(train ^ test)
+        raise DataError(f"{folder}: classes with images in only one of train and test: {', '.join(odd[:8])}")
+    return files
+
+
+def folder_fingerprint(files: dict[str, list[tuple[str, Path]]]) -> str:
+    """Changes when an image is added, removed, renamed or changes its size in bytes."""
+    digest = hashlib.sha1()
+    for split, entries in sorted(files.items()):
+        for name, file in entries:
+            digest.update(f"{split}/{name}/{file.name}:{file.stat().st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def read_folder(files: dict[str, list[tuple[str, Path]]], size: int) -> tuple[Images, Images, list[str]]:
+    names = sorted({name for name, _ in files["train"]})
+    index = {name: i for i, name in enumerate(names)}
+    splits = []
+    for split in ("train", "test"):
+        images = np.empty((len(files[split]), size, size, 3), np.uint8)
+        for row, (_, file) in enumerate(files[split]):
+            images[row] = _read_image(file, size)
+        splits.append(Images(images, np.array([index[name] for name, _ in files[split]])))
+    return splits[0], splits[1], names
+
+
+def _read_image(file: Path, size: int) -> np.ndarray:
+    try:
+        with Image.open(file) as image:
+            image = image.convert("RGB")
+            if image.size != (size, size):
+                image = image.resize((size, size), Image.Resampling.BILINEAR)
+            return np.asarray(image)
+    except (UnidentifiedImageError, OSError) as error:
+        raise DataError(f"{file} cannot be read as an image ({error}): remove or replace it") from None

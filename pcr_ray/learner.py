@@ -1,0 +1,232 @@
+"""The one training loop: stream -> recall -> loss -> step -> remember -> evaluate. No ray, no MLflow."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pcr_ray import metrics, models, seeds
+from pcr_ray.config import TrialConfig
+from pcr_ray.datasets import data_root, prepare
+from pcr_ray.errors import DivergedError, InputError
+from pcr_ray.memory import Memory
+from pcr_ray.methods import METHODS, Method
+from pcr_ray.methods._base import nearest_mean
+from pcr_ray.stream import Stream
+
+CHECKPOINT = "checkpoint.pt"
+HEADS = ("", "ncm_")  # prefixes of the metrics of the method's own classifier and of the class means
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device: '{name}' asked for, but torch sees no GPU; use --device auto or cpu")
+    return torch.device(name)
+
+
+class Learner:
+    """One trial. `run_task` until `done`; `state_dict` between tasks holds all that a continuation needs."""
+
+    def __init__(
+        self,
+        config: TrialConfig,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        self.config = config
+        self.device = pick_device(device)
+        data = prepare(config, data_root(root))
+        method = METHODS.get(config.method)
+        self.stream = Stream(config, data, self.device, iid=method.iid)
+        self.fingerprint, self.class_names = data.fingerprint, data.class_names
+        self.method = self._build(method, data.classes, data.mean, data.std)
+        self.method.optimiser = self._optimiser()
+        if compile:
+            self.method.net.backbone.compile()
+        self.matrices: dict[str, list[list[float]]] = {head: [] for head in HEADS}
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.proxy_gradients: list[list[float]] = []
+
+    def _build(self, cls: type[Method], classes: int, mean: list[float], std: list[float]) -> Method:
+        config = self.config
+        init = seeds.derive(config.seed, "init")
+        net = models.build(config.model, config.head, classes, config.gamma, init)
+        memory = Memory(config.buffer, self.stream.image_shape, config.seed, self.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seeds.derive(config.seed, "init/method"))
+            return cls(config, net, memory, mean, std).to(self.device)
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        config = self.config
+        parameters = [p for p in self.method.parameters() if p.requires_grad]
+        if config.optimiser == "sgd":
+            return torch.optim.SGD(parameters, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+        beta1, beta2 = config.betas
+        return torch.optim.Adam(parameters, config.lr, (beta1, beta2), weight_decay=config.weight_decay)
+
+    @property
+    def tasks_done(self) -> int:
+        return len(self.losses)
+
+    @property
+    def done(self) -> bool:
+        return self.tasks_done == len(self.stream.tasks)
+
+    def run_task(self, on_step: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Learn the next task, evaluate on all seen so far, and return this task's metrics."""
+        task = self.stream.tasks[self.tasks_done]
+        self.method.begin_task(task)
+        self.method.train()
+        self.method.proxy_gradients.zero_()
+        started = time.perf_counter()
+        # Everything about the loss stays on the device until the task is over.
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        first_bad = torch.full((), -1, device=self.device)
+        steps = 0
+        for batch in self.stream.batches(task.index):
+            loss = self.method.step(batch)
+            total += loss
+            first_bad = torch.where((first_bad < 0) & ~loss.isfinite(), steps, first_bad)
+            steps += 1
+            on_step()
+        self._check_finite(int(first_bad), task.index)
+        self.losses.append(float(total) / steps)
+        self.seconds.append(time.perf_counter() - started)
+        if self.config.proxy_gradients:
+            self.proxy_gradients.append(self.method.proxy_gradients.tolist())
+        self.method.end_task()
+        self._evaluate()
+        return self.task_metrics()
+
+    def _check_finite(self, first_bad: int, task: int) -> None:
+        if first_bad < 0:
+            return
+        c = self.config
+        raise DivergedError(
+            f"the loss became NaN or infinite at step {first_bad + 1} of task {task + 1}. "
+            f"The likely cause is a learning rate that is too high for this setting "
+            f"(optimiser {c.optimiser}, lr {c.lr:g}, gamma {c.gamma if c.gamma is None else round(c.gamma, 2)}, "
+            f"batch size {c.batch_size}): try lr {c.lr / 10:g}"
+        )
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        """One pass of features over the seen tasks' test images serves both classifiers."""
+        means = self.method.class_means()
+        rows: dict[str, list[Tensor]] = {head: [] for head in HEADS}
+        for task in range(self.tasks_done):
+            test_rows, labels = self.stream.test(task)
+            features = self.method.embed(self.stream.images[test_rows])
+            rows[""].append((self.method.predict(features, means) == labels).float().mean())
+            if means is not None:
+                rows["ncm_"].append((nearest_mean(features, means) == labels).float().mean())
+        for head, accuracies in rows.items():
+            if accuracies:
+                self.matrices[head].append([100 * a for a in torch.stack(accuracies).tolist()])
+
+    def task_metrics(self) -> dict[str, Any]:
+        """The newest task's numbers, as a tracker wants them."""
+        out: dict[str, Any] = {"task": self.tasks_done, "loss": self.losses[-1]}
+        out["samples_per_second"] = self.stream.samples(self.tasks_done - 1) / self.seconds[-1]
+        for head, matrix in self.matrices.items():
+            if matrix:
+                for name, values in metrics.summary(matrix, head).items():
+                    out[name] = values[-1] if isinstance(values, list) and "matrix" not in name else values
+                out |= {f"{head}accuracy_task_{j + 1}": a for j, a in enumerate(matrix[-1])}
+        return out
+
+    def results(self) -> dict[str, Any]:
+        """Everything known about the trial so far, in plain types. Accuracies are in percent."""
+        trained = sum(self.stream.samples(t) for t in range(self.tasks_done))
+        out: dict[str, Any] = {
+            "config": self.config.model_dump(),
+            "identity": self.config.identity,
+            "data_fingerprint": self.fingerprint,
+            "class_order": [self.class_names[c] for c in self.stream.class_order],
+            "tasks_done": self.tasks_done,
+        }
+        for head, matrix in self.matrices.items():
+            out |= metrics.summary(matrix, head)
+        out |= {
+            "loss": self.losses,
+            "seconds": self.seconds,
+            "samples_per_second": trained / sum(self.seconds) if self.seconds else None,
+            "peak_memory_bytes": self._peak_memory(),
+        }
+        if self.config.proxy_gradients:
+            out["proxy_gradients"] = self.proxy_gradients
+        return out
+
+    def _peak_memory(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def state_dict(self) -> dict[str, Any]:
+        method = self.method
+        return {
+            "config": self.config.model_dump(),
+            "method": method.state_dict(),
+            "extra": method.extra_state(),
+            "optimiser": method.optimiser.state_dict(),
+            "memory": method.memory.state_dict(),
+            "stream_rng": method.stream_rng.get_state(),
+            "memory_rng": method.memory_rng.get_state(),
+            "matrices": self.matrices,
+            "losses": self.losses,
+            "seconds": self.seconds,
+            "proxy_gradients": self.proxy_gradients,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["config"] != self.config.model_dump():
+            mine = self.config.model_dump()
+            odd = [
+                f"{k}={state['config'].get(k)!r} there, {v!r} here"
+                for k, v in mine.items()
+                if state["config"].get(k) != v
+            ]
+            raise InputError(f"the checkpoint belongs to another trial: {'; '.join(odd)}")
+        method = self.method
+        method.load_state_dict(state["method"])
+        method.load_extra_state(state["extra"])
+        method.optimiser.load_state_dict(state["optimiser"])
+        method.memory.load_state_dict(state["memory"])
+        method.stream_rng.set_state(state["stream_rng"].cpu())
+        method.memory_rng.set_state(state["memory_rng"].cpu())
+        self.matrices, self.losses = state["matrices"], state["losses"]
+        self.seconds, self.proxy_gradients = state["seconds"], state["proxy_gradients"]
+
+    def save(self, directory: Path) -> None:
+        """Atomic: a crash leaves the previous checkpoint or the new one."""
+        directory.mkdir(parents=True, exist_ok=True)
+        scratch = directory / f".writing-{os.getpid()}"
+        with scratch.open("wb") as file:
+            torch.save(self.state_dict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(directory / CHECKPOINT)
+
+    def load(self, directory: Path) -> bool:
+        """Continue from a checkpoint if there is one."""
+        file = directory / CHECKPOINT
+        if not file.exists():
+            return False
+        try:
+            state = torch.load(file, map_location=self.device, weights_only=True)
+        except Exception as error:  # torch raises many kinds for a damaged file
+            raise InputError(f"checkpoint {file} cannot be read ({error}): delete it to start over") from None
+        self.load_state_dict(state)
+        return True

@@ -1,0 +1,181 @@
+"""The interface that all methods share: recall, loss, learn, remember, end of task, inference.
+
+A step is recall -> learn (loss, backward, optimiser) -> remember. A method overrides the part in which
+it differs and inherits the rest; nothing outside its file asks for its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from pcr_ray import seeds
+from pcr_ray.augment import PIPELINES
+from pcr_ray.config import TrialConfig
+from pcr_ray.memory import Memory, Recalled
+from pcr_ray.models import Network
+from pcr_ray.registry import Registry
+from pcr_ray.stream import Batch, Task
+
+
+class Params(BaseModel):
+    """A method's own parameters; each method with any subclasses it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+@dataclass
+class Views:
+    """What the network sees of a batch: float images (n, 3, H, W), originals first, and their labels."""
+
+    images: Tensor
+    labels: Tensor
+
+
+class Method(nn.Module):
+    """Holds the network and whatever else is learned; the learner calls `step` and `end_task`."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    idea: ClassVar[str]  # in a line, for lists and docs
+    Params: ClassVar[type[Params]] = Params
+    uses_memory: ClassVar[bool] = True
+    iid: ClassVar[bool] = False  # the whole stream shuffled, instead of task by task
+    head: ClassVar[str] = "linear"  # what `head: auto` means
+    heads: ClassVar[tuple[str, ...]] = ("cosine", "linear")
+    batchnorm: ClassVar[str] = "separate"  # what `batchnorm: auto` means
+
+    def __init__(self, config: TrialConfig, net: Network, memory: Memory, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.config, self.net, self.memory = config, net, memory
+        self.params: Any = self.Params.model_validate(config.params)
+        self.augmentation = PIPELINES[config.augment]
+        self.stream_rng = seeds.generator(config.seed, "augment/stream")
+        self.memory_rng = seeds.generator(config.seed, "augment/memory")
+        self.task = Task(0, 0, 0)
+        self.optimiser: torch.optim.Optimizer
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
+        self.register_buffer("proxy_gradients", torch.zeros(len(net.head.weight)))
+        self.build()
+
+    # What a method may override.
+
+    def build(self) -> None:
+        """Create further modules (a projector, a teacher); called once, under the trial's own seed."""
+
+    def begin_task(self, task: Task) -> None:
+        self.task = task
+
+    def recall(self, batch: Batch) -> Recalled | None:
+        """What to replay beside this batch."""
+        below = None if self.config.replay_current else self.task.old
+        return self.memory.sample(self.config.replay_batch_size, below=below) if self.uses_memory else None
+
+    def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
+        raise NotImplementedError(f"method '{self.name}' defines no loss")
+
+    def learn(self, batch: Batch, memory: Recalled | None) -> Tensor:
+        """One update of the parameters; the loss, still on the device."""
+        loss = self.loss(batch, memory)
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.descend()
+        return loss.detach()
+
+    def remember(self, batch: Batch) -> None:
+        if self.uses_memory:
+            self.memory.reservoir(batch)
+
+    def end_task(self) -> None:
+        """After the last step of a task, before it is evaluated."""
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits at inference, all classes."""
+        return self.net.head(features)
+
+    def predict(self, features: Tensor, means: Tensor | None) -> Tensor:
+        """Classes by the method's own classifier, among those seen; `means` are the class means of `class_means`."""
+        return self.logits(features)[:, : self.task.seen].argmax(1)
+
+    def extra_state(self) -> dict[str, Any]:
+        """What a method keeps beside its parameters and buffers, for checkpoints."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """The counterpart of `extra_state`."""
+
+    # What methods use.
+
+    def step(self, batch: Batch) -> Tensor:
+        loss = self.learn(batch, self.recall(batch))
+        self.remember(batch)
+        return loss
+
+    def descend(self) -> None:
+        """Apply the gradients; the one place that sees them all."""
+        if self.config.proxy_gradients:
+            self.proxy_gradients += self.net.head.weight.grad.norm(dim=1)
+        self.optimiser.step()
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Stored uint8 (N, H, W, 3) to float (N, 3, H, W) in [0, 1], channels last in memory."""
+        return images.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255)
+
+    def normalised(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std if self.config.normalise else images
+
+    def views(self, batch: Batch) -> Views:
+        """Originals and augmented copies, or one of them, as the trial says."""
+        original = self.pixels(batch.images)
+        if self.augmentation is None or self.config.views == "original":
+            return Views(self.normalised(original), batch.labels)
+        rng = self.memory_rng if isinstance(batch, Recalled) else self.stream_rng
+        augmented = self.augmentation(original, rng)
+        if self.config.views == "augmented":
+            return Views(self.normalised(augmented), batch.labels)
+        return Views(self.normalised(torch.cat([original, augmented])), torch.cat([batch.labels, batch.labels]))
+
+    def features(self, *views: Views) -> list[Tensor]:
+        """Features of each; one forward (shared BatchNorm statistics) or one each, as the trial says."""
+        if self.config.batchnorm == "separate" or len(views) == 1:
+            return [self.net(v.images) for v in views]
+        joint = self.net(torch.cat([v.images for v in views]))
+        return list(joint.split([len(v.labels) for v in views]))
+
+    @torch.no_grad()
+    def embed(self, images: Tensor, batch_size: int = 256) -> Tensor:
+        """Features of stored images in evaluation mode, un-augmented."""
+        training = self.training
+        self.eval()
+        parts = [self.net(self.normalised(self.pixels(part))) for part in images.split(batch_size)]
+        self.train(training)
+        return torch.cat(parts)
+
+    def class_means(self) -> Tensor | None:
+        """Unit-length mean feature of each seen class in memory (seen, dim), zero without exemplars."""
+        filled = self.memory.filled
+        if not filled:
+            return None
+        return mean_per_class(self.embed(self.memory.images[:filled]), self.memory.labels[:filled], self.task.seen)
+
+
+def mean_per_class(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Normalise, average per class, normalise again; rows of absent classes are zero."""
+    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, F.normalize(features))
+    return F.normalize(sums)  # the count cancels
+
+
+def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
+    """The class with the nearest mean by cosine; a class without exemplars is never chosen."""
+    similarity = F.normalize(features) @ means.T  # (N, C)
+    absent = (means == 0).all(1)
+    return similarity.masked_fill(absent, -torch.inf).argmax(1)
+
+
+METHODS: Registry[Method] = Registry("method", "pcr_ray.methods")

@@ -1,0 +1,39 @@
+"""PCR, proxy-based contrastive replay (Lin et al., CVPR 2023).
+
+L = mean over the anchors of the joint batch B (stream and memory, originals and augmented) of
+    -s_y + log sum_{j in B} e^{s_(y_j)},   s_c = gamma * cos(z, w_c).
+The sum runs over the labels of the batch with repetition. With n_c = how often class c occurs among them
+it is sum_c n_c e^{s_c}: a log-softmax of s + log n over C classes instead of N batch entries.
+
+Differences from the authors' public code:
+1. The first step of a run, with an empty memory, learns from the stream; theirs skips it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pcr_ray.memory import Recalled
+from pcr_ray.methods._base import METHODS, Method
+from pcr_ray.stream import Batch
+
+
+def pcr_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """`logits` (N, C) are s; `labels` (N,) are both the anchors' classes and the batch's proxies."""
+    counts = torch.zeros_like(logits[0]).index_add_(0, labels, torch.ones_like(logits[:, 0]))
+    log_sum = torch.logsumexp(logits + counts.log(), dim=1)  # log 0 = -inf drops absent classes
+    return (log_sum - logits.gather(1, labels[:, None])[:, 0]).mean()
+
+
+@METHODS.register("pcr")
+class PCR(Method):
+    title = "PCR"
+    idea = "contrastive replay against the proxies of the classes in the batch"
+    head = "cosine"
+    heads = ("cosine",)
+
+    def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
+        views = [self.views(b) for b in (batch, memory) if b is not None]
+        logits = self.net.head(torch.cat(self.features(*views)))
+        return pcr_loss(logits, torch.cat([v.labels for v in views]))

@@ -1,0 +1,80 @@
+"""ResNet18 in two widths, with a cosine or a linear head."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FILTERS = {"reduced_resnet18": 20, "resnet18": 64}
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1 and inputs == outputs
+            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """3x3 stem without pooling, four stages of two blocks, global average pool to 8 * filters features."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.dim = 8 * filters
+        self.stem = nn.Sequential(nn.Conv2d(3, filters, 3, 1, 1, bias=False), nn.BatchNorm2d(filters), nn.ReLU())
+        widths = [filters, filters, 2 * filters, 4 * filters, 8 * filters]
+        self.stages = nn.Sequential(
+            *(
+                nn.Sequential(Block(before, after, stride), Block(after, after, 1))
+                for before, after, stride in zip(widths, widths[1:], (1, 2, 2, 2))
+            )
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stages(self.stem(x)).mean((2, 3))  # (N, dim)
+
+
+class CosineHead(nn.Module):
+    """gamma * cos(z, w_c): the rows of `weight` are the class proxies."""
+
+    def __init__(self, dim: int, classes: int, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.weight = nn.Parameter(nn.Linear(dim, classes, bias=False).weight.data)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.gamma * F.linear(F.normalize(z), F.normalize(self.weight))  # (N, C)
+
+
+class Network(nn.Module):
+    """Backbone and head. `forward` gives features; `head` turns them into logits."""
+
+    def __init__(self, model: str, head: str, classes: int, gamma: float | None) -> None:
+        super().__init__()
+        self.backbone = ResNet18(FILTERS[model])
+        dim = self.backbone.dim
+        self.head = CosineHead(dim, classes, gamma) if head == "cosine" else nn.Linear(dim, classes)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.backbone(x)
+
+
+def build(model: str, head: str, classes: int, gamma: float | None, seed: int) -> Network:
+    """A freshly initialised network that depends on `seed` alone and leaves the global generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Network(model, head, classes, gamma).to(memory_format=torch.channels_last)

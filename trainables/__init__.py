@@ -1,0 +1,1 @@
+"""Ray Tune trainables: thin wrappers around `pcr_ray.learner`."""
