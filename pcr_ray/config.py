@@ -135,13 +135,16 @@ def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
     """
     raw, params = _split_params(raw)
     problems = [Problem(key, f"unknown field{did_you_mean(key, FIELDS)}") for key in raw if key not in FIELDS]
-    known = {k: v for k, v in raw.items() if k in FIELDS}
+    known = {k: v for k, v in raw.items() if k in FIELDS} | {"params": params}
     try:
-        config = TrialConfig.model_validate(known | {"params": params}, strict=strict)
+        config = TrialConfig.model_validate(known, strict=strict)
     except ValidationError as error:
-        raise ConfigProblems(problems + list(_explain(error))) from None
+        problems += list(_explain(error))
+        # Go on without the bad fields, so that what is wrong with the others is said too.
+        bad = {item["loc"][0] for item in error.errors()}
+        config = TrialConfig.model_validate({k: v for k, v in known.items() if k not in bad}, strict=strict)
     values = config.model_dump()
-    problems += _settle_dataset(values, given=known)
+    problems += _settle_dataset(values)
     problems += _settle_method(values, strict=strict)
     if problems:
         raise ConfigProblems(problems)
@@ -170,7 +173,7 @@ def _split_params(raw: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return fields, ({**params, **dotted} if isinstance(params, Mapping) else params)
 
 
-def _settle_dataset(values: dict[str, Any], given: Mapping[str, Any]) -> list[Problem]:
+def _settle_dataset(values: dict[str, Any]) -> list[Problem]:
     """Fill in what the dataset decides; complain about what does not fit it."""
     from pcr_ray.datasets import DATASETS
 

@@ -61,7 +61,7 @@ class CosineHead(nn.Module):
 
 
 class Network(nn.Module):
-    """Backbone and head. `forward` gives features; `head` turns them into logits."""
+    """Backbone and head. `forward` gives features, or logits when asked; `head` turns features into logits."""
 
     def __init__(self, model: str, head: str, classes: int, gamma: float | None) -> None:
         super().__init__()
@@ -69,8 +69,9 @@ class Network(nn.Module):
         dim = self.backbone.dim
         self.head = CosineHead(dim, classes, gamma) if head == "cosine" else nn.Linear(dim, classes)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.backbone(x)
+    def forward(self, x: Tensor, *, logits: bool = False) -> Tensor:
+        features = self.backbone(x)
+        return self.head(features) if logits else features
 
 
 def build(model: str, head: str, classes: int, gamma: float | None, seed: int) -> Network:
