@@ -139,7 +139,7 @@ def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
     try:
         config = TrialConfig.model_validate(known, strict=strict)
     except ValidationError as error:
-        problems += list(_explain(error))
+        problems += list(explain(error))
         # Go on without the bad fields, so that what is wrong with the others is said too.
         bad = {item["loc"][0] for item in error.errors()}
         config = TrialConfig.model_validate({k: v for k, v in known.items() if k not in bad}, strict=strict)
@@ -219,7 +219,7 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
     try:
         values["params"] = method.Params.model_validate(given, strict=strict).model_dump()
     except ValidationError as error:
-        problems += list(_explain(error, prefix="params."))
+        problems += list(explain(error, prefix="params."))
     if method.uses_memory:
         for field in ("buffer", "replay_batch_size"):
             if values[field] == 0:
@@ -243,7 +243,7 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
     return problems
 
 
-def _explain(error: ValidationError, prefix: str = "") -> Iterable[Problem]:
+def explain(error: ValidationError, prefix: str = "") -> Iterable[Problem]:
     """pydantic's errors in our words, with the trap of YAML's numbers named."""
     for item in error.errors():
         field = prefix + ".".join(str(p) for p in item["loc"])

@@ -1,0 +1,303 @@
+"""Sweep files: from YAML to trials. Every problem of a file is reported at once, with its place. No ray, no torch.
+
+A file is read with `yaml.safe_load`; nothing in it is ever evaluated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pcr_ray.config import FIELDS, PRESETS, ConfigProblems, TrialConfig, explain, resolve
+from pcr_ray.errors import InputError, problems_error
+from pcr_ray.registry import did_you_mean
+
+MAX_TRIALS = 100_000
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Resources(BaseModel):
+    """What one trial asks of the cluster."""
+
+    model_config = STRICT
+    cpu: float = Field(1, gt=0, description="CPUs, and CPU threads, of a trial")
+    gpu: float = Field(0, ge=0, description="GPUs of a trial; a fraction lets trials share one")
+    autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of failing at once")
+
+
+class ReportSpec(BaseModel):
+    """What the study asks and how its answer is laid out."""
+
+    model_config = STRICT
+    question: str = ""
+    x: str = ""
+    y: str = "final_accuracy"
+    series: str = "method"
+    heads: list[str] = Field(default=["softmax", "ncm"])
+    paper: str | list[dict[str, Any]] = Field(default_factory=list)
+
+
+class SweepFile(BaseModel):
+    """The keys of a sweep file."""
+
+    model_config = STRICT
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    description: str = ""
+    trainable: str = "trainables.online:OnlineTrainable"
+    presets: list[str] = Field(default_factory=list)
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, Any] = Field(default_factory=dict)
+    grids: list[dict[str, Any]] = Field(default_factory=list)
+    exclude: list[dict[str, Any]] = Field(default_factory=list)
+    resources: str | Resources = "auto"
+    retries: int = Field(2, ge=0)
+    report: ReportSpec = Field(default_factory=ReportSpec)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A validated sweep: its file's content, and its trials by identity in the file's order."""
+
+    spec: SweepFile
+    trials: dict[str, TrialConfig]
+    collapsed: int = 0  # combinations that differ only in fields that their method ignores
+    varying: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def to_yaml(self) -> str:
+        """The file as it was run, with overrides applied."""
+        return yaml.safe_dump(self.spec.model_dump(exclude_defaults=True), sort_keys=False, allow_unicode=True)
+
+
+def load(path: str | Path, overrides: list[str] | None = None) -> Sweep:
+    """Read a sweep file and apply `--set` overrides."""
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"sweep file {path} does not exist{_near_files(path)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"sweep file {path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"sweep file {path} is not valid YAML: {' '.join(str(error).split())}") from None
+    return parse(content, str(path), overrides or [], folder=path.parent)
+
+
+def parse(content: Any, where: str, overrides: list[str] | None = None, folder: Path | None = None) -> Sweep:
+    """Validate a sweep file's content and expand it; raises one `InputError` with all problems."""
+    if not isinstance(content, dict):
+        raise InputError(f"{where}: expected a mapping with 'name' and 'grid', got {type(content).__name__}")
+    for text in overrides or []:
+        _override(content, text)
+    problems = _unknown_keys(content)
+    known = {k: v for k, v in content.items() if k in SweepFile.model_fields}
+    try:
+        spec = SweepFile.model_validate(known)
+    except ValidationError as error:
+        raise problems_error(where, problems + [str(p) for p in explain(error)]) from None
+    problems += _check_names(spec)
+    combinations = _combinations(spec, problems)
+    sweep = _resolve_all(spec, combinations, problems)
+    sweep = _with_paper(sweep, folder, problems)
+    if problems:
+        raise problems_error(where, problems)
+    return sweep
+
+
+def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
+    keys = list(SweepFile.model_fields)
+    return [f"{key}: unknown key{did_you_mean(str(key), keys)}" for key in content if key not in keys]
+
+
+def _check_names(spec: SweepFile) -> list[str]:
+    problems = [
+        f"presets: unknown preset '{p}'{did_you_mean(p, list(PRESETS))}" for p in spec.presets if p not in PRESETS
+    ]
+    places = [("fixed", spec.fixed), ("grid", spec.grid)]
+    places += [(f"grids[{i}]", g) for i, g in enumerate(spec.grids)]
+    places += [(f"exclude[{i}]", e) for i, e in enumerate(spec.exclude)]
+    for place, mapping in places:
+        for key in mapping:
+            if not _is_field(key):
+                problems.append(f"{place}.{key}: unknown key{did_you_mean(str(key), FIELDS)}")
+    if isinstance(spec.resources, str) and spec.resources != "auto":
+        problems.append(f"resources: '{spec.resources}' is neither 'auto' nor a mapping with cpu and gpu")
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", spec.trainable):
+        problems.append(f"trainable: '{spec.trainable}' is not of the form package.module:Class")
+    for name in ("x", "series"):
+        value = getattr(spec.report, name)
+        if value and not _is_field(value):
+            problems.append(f"report.{name}: unknown field{did_you_mean(value, FIELDS)}")
+    problems += [
+        f"report.heads: '{h}' is neither softmax nor ncm" for h in spec.report.heads if h not in ("softmax", "ncm")
+    ]
+    return problems
+
+
+def _combinations(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """(place in the file, raw fields) of every combination, with `grid` shared by all of `grids`."""
+    shared = _axes(spec.grid, "grid", problems)
+    united = [(f"grids[{i}]", _axes(g, f"grids[{i}]", problems)) for i, g in enumerate(spec.grids)]
+    if not spec.grid and not spec.grids:
+        problems.append("grid: empty; give at least one field and its values, such as seed: [0]")
+    base: dict[str, Any] = {}
+    for name in spec.presets:
+        base |= PRESETS.get(name, {})
+    base |= {k: v for k, v in spec.fixed.items() if _is_field(k)}
+    for place, axes in [("grid", shared), *united]:
+        problems += [f"{place}.{key}: also in 'fixed'; keep one of them" for key in axes if key in spec.fixed]
+    combinations: list[tuple[str, dict[str, Any]]] = []
+    for place, axes in united or [("grid", {})]:
+        merged = shared | axes
+        if len(combinations) + math.prod(map(len, merged.values())) > MAX_TRIALS:
+            problems.append(f"{place}: more than {MAX_TRIALS:,} trials; split the study into several files")
+            break
+        for values in itertools.product(*merged.values()):
+            raw = base | dict(zip(merged, values))
+            if not any(_matches(raw, rule) for rule in spec.exclude):
+                combinations.append((place, raw))
+    if not combinations:
+        problems.append("exclude: nothing is left to run")
+    return combinations
+
+
+def _axes(grid: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, list[Any]]:
+    """Fields and their values; what is not usable is reported and left out, so that the rest can be checked."""
+    axes = {key: list(_values(value, f"{place}.{key}", problems)) for key, value in grid.items()}
+    return {key: values for key, values in axes.items() if values and _is_field(key)}
+
+
+def _is_field(key: str) -> bool:
+    return key in FIELDS or str(key).startswith("params.")
+
+
+def _values(value: Any, place: str, problems: list[str]) -> Iterator[Any]:
+    if isinstance(value, dict) and set(value) == {"range"}:
+        bounds = value["range"]
+        if isinstance(bounds, list) and len(bounds) == 2 and all(type(b) is int for b in bounds):
+            if bounds[0] >= bounds[1]:
+                problems.append(f"{place}: range {bounds} is empty; it runs from the first to the second minus one")
+            elif bounds[1] - bounds[0] > MAX_TRIALS:
+                problems.append(f"{place}: range {bounds} has more than {MAX_TRIALS:,} values")
+            else:
+                yield from range(*bounds)
+        else:
+            problems.append(f"{place}: range needs two whole numbers, such as {{range: [0, 10]}}, got {bounds!r}")
+    elif isinstance(value, list):
+        if not value:
+            problems.append(f"{place}: an empty list; give at least one value or remove the key")
+        texts = [repr(v) for v in value]
+        doubles = sorted({t for t in texts if texts.count(t) > 1}) if len(texts) != len(set(texts)) else []
+        if doubles:
+            problems.append(f"{place}: {', '.join(doubles)} twice, so trials would be duplicates")
+        yield from value
+    else:
+        problems.append(f"{place}: expected a list of values or {{range: [a, b]}}, got {value!r}; write [{value}]")
+
+
+def _matches(raw: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
+    return bool(rule) and all(
+        key in raw and (raw[key] in value if isinstance(value, list) else raw[key] == value)
+        for key, value in rule.items()
+    )
+
+
+def _resolve_all(spec: SweepFile, combinations: list[tuple[str, dict[str, Any]]], problems: list[str]) -> Sweep:
+    trials: dict[str, TrialConfig] = {}
+    raws: dict[str, tuple[str, dict[str, Any]]] = {}
+    found: Counter[str] = Counter()
+    collapsed = 0
+    for place, raw in combinations:
+        try:
+            config = resolve(raw)
+        except ConfigProblems as error:
+            found.update(f"{_place(spec, place, p.field)}: {p.message}" for p in error.problems)
+            continue
+        identity = config.identity
+        if identity not in trials:
+            trials[identity], raws[identity] = config, (place, raw)
+            continue
+        collapsed += 1
+        if raw == raws[identity][1]:
+            found[f"{place}: duplicates of trials in {raws[identity][0]}; remove one of them"] += 1
+    problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
+    return Sweep(spec, trials, collapsed, varying_fields(list(trials.values())))
+
+
+def _place(spec: SweepFile, grid: str, name: str) -> str:
+    """Where in the file a field was given."""
+    if not name:
+        return grid
+    key = name.split(".")[0] if name not in spec.grid and not name.startswith("params.") else name
+    index = re.match(r"grids\[(\d+)\]", grid)
+    if index and key in spec.grids[int(index[1])]:
+        return f"{grid}.{name}"
+    return f"grid.{name}" if key in spec.grid else f"fixed.{name}"
+
+
+def varying_fields(trials: list[TrialConfig]) -> list[str]:
+    """The fields (method parameters flattened) that do not have the same value in all trials, in schema order."""
+    rows = [t.flat() for t in trials]
+    keys = dict.fromkeys(k for row in rows for k in row)
+    return [k for k in keys if len({repr(row.get(k)) for row in rows}) > 1]
+
+
+def _override(content: dict[str, Any], text: str) -> None:
+    """`grid.seed=[0,1]`: set a dotted key of the file; the value is YAML. A field set in one place leaves the other."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {text}: write key=value, such as fixed.dataset=digits")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise InputError(f"--set {text}: the value is not valid YAML") from None
+    if isinstance(parsed, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", parsed):
+        parsed = float(parsed)
+    top, _, rest = key.partition(".")
+    if not rest:
+        content[top] = parsed
+        return
+    if top in ("fixed", "grid"):
+        for other in [content.get("fixed"), content.get("grid"), *(content.get("grids") or [])]:
+            if isinstance(other, dict):
+                other.pop(rest, None)
+        content[top] = {**(content.get(top) or {}), rest: parsed}
+    else:
+        inner = content.setdefault(top, {})
+        if not isinstance(inner, dict):
+            inner = content[top] = {}
+        inner[rest] = parsed
+
+
+def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep:
+    """Replace the name of a CSV file of the paper's numbers by its rows."""
+    rows = sweep.spec.report.paper
+    if isinstance(rows, str):
+        import pandas as pd
+
+        try:
+            frame = pd.read_csv((folder or Path()) / rows, comment="#")
+        except (OSError, ValueError) as error:
+            problems.append(f"report.paper: {rows} (beside the sweep file) cannot be read: {error}")
+            return sweep
+        rows = [{k: v for k, v in row.items() if v == v} for row in frame.to_dict("records")]
+    problems += [f"report.paper: a row without 'value': {row}" for row in rows if "value" not in row]
+    report = sweep.spec.report.model_copy(update={"paper": rows})
+    return replace(sweep, spec=sweep.spec.model_copy(update={"report": report}))
+
+
+def _near_files(path: Path) -> str:
+    shipped = sorted(p.stem for p in (path.parent if path.parent.is_dir() else Path("sweeps")).glob("*.yaml"))
+    return did_you_mean(path.stem, shipped) if shipped else ""
