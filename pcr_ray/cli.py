@@ -11,6 +11,9 @@ from pcr_ray.errors import InputError
 from pcr_ray.registry import did_you_mean
 
 COMMANDS = {
+    "sweep": ("pcr_ray.sweep", "run a sweep file on Ray, recorded in MLflow"),
+    "report": ("pcr_ray.report", "write a sweep's tables and figures from MLflow"),
+    "ui": ("pcr_ray.ui", "open the MLflow UI of the same store on 127.0.0.1"),
     "train": ("pcr_ray.train", "run one trial, without Ray or MLflow"),
 }
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pcr_ray import metrics, models, seeds
+from pcr_ray.checkpoints import NAME as CHECKPOINT
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import data_root, prepare
 from pcr_ray.errors import DivergedError, InputError
@@ -21,7 +22,6 @@ from pcr_ray.methods import METHODS, Method
 from pcr_ray.methods._base import nearest_mean
 from pcr_ray.stream import Stream
 
-CHECKPOINT = "checkpoint.pt"
 HEADS = ("", "ncm_")  # prefixes of the metrics of the method's own classifier and of the class means
 
 
@@ -108,7 +108,7 @@ class Learner:
             self.proxy_gradients.append(self.method.proxy_gradients.tolist())
         self.method.end_task()
         self._evaluate()
-        return self.task_metrics()
+        return self.task_metrics(self.tasks_done)
 
     def _check_finite(self, first_bad: int, task: int) -> None:
         if first_bad < 0:
@@ -136,16 +136,18 @@ class Learner:
             if accuracies:
                 self.matrices[head].append([100 * a for a in torch.stack(accuracies).tolist()])
 
-    def task_metrics(self) -> dict[str, Any]:
-        """The newest task's numbers, as a tracker wants them."""
-        out: dict[str, Any] = {"task": self.tasks_done, "loss": self.losses[-1]}
-        out["samples_per_second"] = self.stream.samples(self.tasks_done - 1) / self.seconds[-1]
+    def task_metrics(self, task: int) -> dict[str, Any]:
+        """The numbers after task number `task` (from 1), as a tracker wants them."""
+        out: dict[str, Any] = {"task": task, "loss": self.losses[task - 1]}
+        out["samples_per_second"] = self.stream.samples(task - 1) / self.seconds[task - 1]
         for head, matrix in self.matrices.items():
             if matrix:
-                for name, values in metrics.summary(matrix, head).items():
-                    out[name] = values[-1] if isinstance(values, list) and "matrix" not in name else values
-                out |= {f"{head}accuracy_task_{j + 1}": a for j, a in enumerate(matrix[-1])}
-        return out
+                for name in ("average_accuracy", "new_accuracy", "old_accuracy", "forgetting"):
+                    out[head + name] = metrics.summary(matrix[:task])[name][-1]
+                out |= {f"{head}accuracy_task_{j + 1}": a for j, a in enumerate(matrix[task - 1])}
+                if task == len(self.stream.tasks):
+                    out[head + "final_accuracy"] = out[head + "average_accuracy"]
+        return {k: v for k, v in out.items() if v is not None}
 
     def results(self) -> dict[str, Any]:
         """Everything known about the trial so far, in plain types. Accuracies are in percent."""

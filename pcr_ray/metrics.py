@@ -7,6 +7,7 @@ forgetting after task i = mean_{j<=i} (max_{k<=i} a_kj - a_ij).
 from __future__ import annotations
 
 from statistics import fmean
+from typing import Any
 
 Row = list[float]
 
@@ -31,7 +32,7 @@ def forgetting(matrix: list[Row]) -> list[float]:
     ]
 
 
-def summary(matrix: list[Row], prefix: str = "") -> dict[str, object]:
+def summary(matrix: list[Row], prefix: str = "") -> dict[str, Any]:
     """All metrics of one head, as lists with one entry a task; `final_accuracy` is a number."""
     average = average_accuracy(matrix)
     return {

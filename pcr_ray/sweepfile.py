@@ -233,7 +233,7 @@ def _resolve_all(spec: SweepFile, combinations: list[tuple[str, dict[str, Any]]]
         if raw == raws[identity][1]:
             found[f"{place}: duplicates of trials in {raws[identity][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
-    return Sweep(spec, trials, collapsed, varying_fields(list(trials.values())))
+    return Sweep(spec, trials, collapsed, _varying([raw for _, raw in combinations]))
 
 
 def _place(spec: SweepFile, grid: str, name: str) -> str:
@@ -247,11 +247,10 @@ def _place(spec: SweepFile, grid: str, name: str) -> str:
     return f"grid.{name}" if key in spec.grid else f"fixed.{name}"
 
 
-def varying_fields(trials: list[TrialConfig]) -> list[str]:
-    """The fields (method parameters flattened) that do not have the same value in all trials, in schema order."""
-    rows = [t.flat() for t in trials]
-    keys = dict.fromkeys(k for row in rows for k in row)
-    return [k for k in keys if len({repr(row.get(k)) for row in rows}) > 1]
+def _varying(raws: list[dict[str, Any]]) -> list[str]:
+    """The fields that the file gives more than one value, in the order of the file."""
+    keys = dict.fromkeys(k for raw in raws for k in raw)
+    return [k for k in keys if len({repr(raw.get(k)) for raw in raws}) > 1]
 
 
 def _override(content: dict[str, Any], text: str) -> None:

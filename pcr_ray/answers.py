@@ -1,0 +1,134 @@
+"""From runs in MLflow to a study's numbers: a row a trial and head, groups with intervals, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from pcr_ray.config import TrialConfig
+from pcr_ray.record import REASON, Record
+from pcr_ray.stats import Estimate, estimate
+from pcr_ray.sweepfile import Sweep
+
+PREFIX = {"softmax": "", "ncm": "ncm_"}
+HEADED = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting")  # metrics that each head has
+SHARED = ("loss", "samples_per_second")
+IRRELEVANT = (0, None)  # what `resolve` makes of a field that a method ignores
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the answer: a series at an x, by one head, beside the paper's."""
+
+    panel: tuple[tuple[str, Any], ...]
+    series: Any
+    head: str
+    x: Any
+    estimate: Estimate
+    paper: Mapping[str, Any] | None
+
+
+@dataclass
+class Answer:
+    """Everything a report shows."""
+
+    sweep: Sweep
+    frame: pd.DataFrame  # a row a trial and head
+    cells: list[Cell]
+    missing: list[str]
+    failed: dict[str, str]
+    runs: dict[str, str]  # identity -> MLflow run id, finished trials
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing and not self.failed
+
+
+def collect(sweep: Sweep, record: Record) -> Answer:
+    """Read the sweep's trials from MLflow, whichever sweep ran them."""
+    found = record.trials()
+    rows: list[dict[str, Any]] = []
+    missing, failed, runs = [], {}, {}
+    for identity, trial in sweep.trials.items():
+        run = found.get(identity)
+        if run is not None and run.info.status == "FINISHED":
+            runs[identity] = run.info.run_id
+            rows += _rows(identity, trial, run, sweep.varying)
+        elif run is not None and run.info.status == "FAILED":
+            failed[identity] = run.data.tags.get(REASON) or "unknown"
+        else:
+            missing.append(identity)
+    columns = ["trial", *map(_column, sweep.varying), "head", *HEADED, *SHARED, "run"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return Answer(sweep, frame, _cells(sweep, frame) if len(frame) else [], missing, failed, runs)
+
+
+def _rows(identity: str, trial: TrialConfig, run: Any, varying: list[str]) -> list[dict[str, Any]]:
+    flat, metrics = trial.flat(), run.data.metrics
+    rows = []
+    for head, prefix in PREFIX.items():
+        if f"{prefix}final_accuracy" in metrics:
+            row = {"trial": identity, **{_column(k): flat.get(k) for k in varying}, "head": head}
+            row |= {name: metrics.get(prefix + name) for name in HEADED}
+            rows.append(row | {name: metrics.get(name) for name in SHARED} | {"run": run.info.run_id})
+    return rows
+
+
+def _column(name: str) -> str:
+    """The config's own `head` (cosine or linear) must not hide the head that a row is about."""
+    return "classifier" if name == "head" else name
+
+
+def panel_fields(sweep: Sweep) -> list[str]:
+    """What varies besides the series, x and the seed: each combination is a table of its own."""
+    spec = sweep.spec.report
+    return [f for f in sweep.varying if f not in (spec.series, x_field(sweep), "seed")]
+
+
+def x_field(sweep: Sweep) -> str:
+    """The report's x, else the first varying field that is neither the series nor the seed."""
+    spec = sweep.spec.report
+    free = [f for f in sweep.varying if f not in (spec.series, "seed")]
+    return spec.x or (free[0] if free else "")
+
+
+def _cells(sweep: Sweep, frame: pd.DataFrame) -> list[Cell]:
+    spec, x, panels = sweep.spec.report, x_field(sweep), panel_fields(sweep)
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    example: dict[tuple[Any, ...], TrialConfig] = {}
+    values = frame.set_index(["trial", "head"])[spec.y].to_dict()
+    for identity, trial in sweep.trials.items():
+        flat = trial.flat()
+        panel = tuple((f, flat.get(f)) for f in panels)
+        for head in spec.heads:
+            if (identity, head) in values and values[identity, head] == values[identity, head]:
+                key = (panel, flat.get(spec.series), head, flat.get(x) if x else None)
+                groups.setdefault(key, []).append(float(values[identity, head]))
+                example[key] = trial
+    return [
+        Cell(*key, estimate(numbers), _paper(spec.paper, example[key], key[2], spec.y))
+        for key, numbers in groups.items()
+    ]
+
+
+def _paper(rows: Any, trial: TrialConfig, head: str, y: str) -> Mapping[str, Any] | None:
+    """The paper's number for this group, where every field that its row names agrees."""
+    flat = trial.flat()
+    for row in rows if y == "final_accuracy" else []:
+        fields = {k: v for k, v in row.items() if k not in ("value", "ci", "head")}
+        if row.get("head", "softmax") == head and all(flat.get(k) == v for k, v in fields.items()):
+            return row
+    return None
+
+
+def label(cell: Cell, sweep: Sweep) -> str:
+    """`PCR`, or `PCR-NCM` for the same training with class means."""
+    name = str(cell.series)
+    if sweep.spec.report.series == "method":
+        from pcr_ray.methods import METHODS
+
+        name = METHODS.get(name).title if name in METHODS else name
+    return f"{name}-NCM" if cell.head == "ncm" else name

@@ -1,0 +1,71 @@
+"""Where the checkpoints of a sweep's trials live: a folder, or any URI that pyarrow's file systems know."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pcr_ray.learner import Learner
+
+NAME = "checkpoint.pt"
+
+
+class CheckpointStore:
+    """One trial's checkpoint under `<storage>/<identity>/`."""
+
+    def __init__(self, storage: str, identity: str) -> None:
+        self.remote = "://" in storage
+        self.place = f"{storage.rstrip('/')}/{identity}"
+
+    def save(self, learner: Learner) -> None:
+        if not self.remote:
+            learner.save(Path(self.place))
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            learner.save(Path(folder))
+            filesystem, path = self._filesystem()
+            filesystem.create_dir(path)
+            self._copy(Path(folder) / NAME, f"{path}/{NAME}")
+
+    def load(self, learner: Learner) -> bool:
+        """Continue from the checkpoint if there is one."""
+        if not self.remote:
+            return learner.load(Path(self.place))
+        from pyarrow import fs
+
+        filesystem, path = self._filesystem()
+        if filesystem.get_file_info(f"{path}/{NAME}").type == fs.FileType.NotFound:
+            return False
+        with tempfile.TemporaryDirectory() as folder:
+            fs.copy_files(
+                f"{path}/{NAME}",
+                f"{folder}/{NAME}",
+                source_filesystem=filesystem,
+                destination_filesystem=fs.LocalFileSystem(),
+            )
+            return learner.load(Path(folder))
+
+    def delete(self) -> None:
+        """The trial's numbers are safe: its checkpoint is not needed again."""
+        if not self.remote:
+            shutil.rmtree(self.place, ignore_errors=True)
+            return
+        from pyarrow import fs
+
+        filesystem, path = self._filesystem()
+        if filesystem.get_file_info(path).type != fs.FileType.NotFound:
+            filesystem.delete_dir(path)
+
+    def _filesystem(self):  # type: ignore[no-untyped-def]  # pyarrow has no types
+        from pyarrow import fs
+
+        return fs.FileSystem.from_uri(self.place)
+
+    def _copy(self, source: Path, target: str) -> None:
+        from pyarrow import fs
+
+        filesystem, _ = self._filesystem()
+        fs.copy_files(str(source), target, source_filesystem=fs.LocalFileSystem(), destination_filesystem=filesystem)

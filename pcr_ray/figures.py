@@ -1,0 +1,91 @@
+"""Figures of a report. Colours are fixed per series, so that a method looks the same in every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from pcr_ray.stats import Estimate, estimate
+
+# Okabe and Ito's palette, readable with colour-blindness, with markers as a second cue.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+MARKERS = "osD^vPX*"
+
+
+def style(index: int) -> dict[str, Any]:
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
+        "linestyle": "-" if index < len(COLOURS) else "--",
+    }
+
+
+def lines(
+    data: Mapping[str, Mapping[Any, Estimate]],
+    across: Mapping[str, Estimate],
+    paper: Mapping[str, Mapping[Any, float]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str,
+) -> Figure:
+    """A line a series with 95 % intervals; series that ignore x as dashed levels; the paper's numbers as crosses."""
+    figure = Figure(figsize=(7, 4.4), layout="constrained")
+    axes = figure.subplots()
+    xs = sorted({x for points in data.values() for x in points}, key=sort_key)
+    place = {x: i for i, x in enumerate(xs)}  # evenly spaced: batch sizes and buffers grow by factors
+    for index, (name, points) in enumerate(data.items()):
+        order = sorted(points, key=sort_key)
+        axes.errorbar(
+            [place[x] for x in order],
+            [points[x].mean for x in order],
+            yerr=[points[x].ci or 0 for x in order],
+            label=name,
+            capsize=3,
+            markersize=5,
+            **style(index),
+        )
+        known = {x: v for x, v in paper.get(name, {}).items() if x in place}
+        if known:
+            axes.plot([place[x] for x in known], list(known.values()), "x", color=style(index)["color"], markersize=9)
+    for index, (name, level) in enumerate(across.items(), start=len(data)):
+        axes.axhline(level.mean, color=style(index)["color"], linestyle=":", label=name)
+    if any(paper.values()):
+        axes.plot([], [], "x", color="grey", label="paper")
+    axes.set_xticks(range(len(xs)), [str(x) for x in xs])
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, ncols=2 if len(data) + len(across) > 6 else 1)
+    return figure
+
+
+def curves(panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], *, ylabel: str, title: str) -> Figure:
+    """Average accuracy after each task; one small plot a panel, a line a series, the band is the 95 % interval."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(1.2 + 3.6 * columns, 0.8 + 3.0 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    names = list(dict.fromkeys(n for series in panels.values() for n in series))
+    for axes, (heading, series) in zip(grid.flat, panels.items()):
+        for name, runs in series.items():
+            points = [estimate([run[t] for run in runs]) for t in range(min(map(len, runs)))]
+            tasks, means = range(1, len(points) + 1), [p.mean for p in points]
+            look = style(names.index(name))
+            axes.plot(tasks, means, label=name, markersize=4, **look)
+            low, high = ([p.mean + sign * (p.ci or 0) for p in points] for sign in (-1, 1))
+            axes.fill_between(tasks, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        axes.set_title(heading, fontsize=9)
+        axes.set_xlabel("tasks learned")
+        axes.grid(alpha=0.3)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.axis("off")
+    grid[0][0].set_ylabel(ylabel)
+    grid[0][0].legend(fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def sort_key(value: Any) -> tuple[int, Any]:
+    return (0, value) if isinstance(value, int | float) else (1, str(value))

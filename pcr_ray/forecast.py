@@ -1,0 +1,64 @@
+"""How long trials will take: from timings in MLflow where there are any, else from a short calibration here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+from pcr_ray.config import TrialConfig
+from pcr_ray.datasets import DATASETS
+from pcr_ray.methods import METHODS
+from pcr_ray.record import read_param
+
+EVALUATION = 1.15  # a trial's time over its training time; measured 1.12 to 1.16 on CIFAR10
+KEY = ("dataset", "method", "model", "batch_size", "replay_batch_size")
+
+
+def stored_speeds(runs: Iterable[Any]) -> dict[tuple[Any, ...], float]:
+    """Median stream images per second of finished trials, by what decides it."""
+    speeds: dict[tuple[Any, ...], list[float]] = {}
+    for run in runs:
+        if run.info.status == "FINISHED" and "samples_per_second" in run.data.metrics:
+            key = tuple(read_param(run.data.params.get(k, "")) for k in KEY)
+            speeds.setdefault(key, []).append(run.data.metrics["samples_per_second"])
+    return {k: median(v) for k, v in speeds.items()}
+
+
+def seconds(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float | None:
+    """Of one trial on one worker; None where the dataset's size is not known beforehand."""
+    images = DATASETS.get(trial.dataset).train_images
+    if not images:
+        return None
+    images *= trial.fraction
+    speed = speeds.get(tuple(getattr(trial, k) for k in KEY))
+    if speed is None:
+        views = 2 if trial.views == "both" else 1
+        seen = views * (trial.batch_size + trial.replay_batch_size) / trial.batch_size  # per stream image
+        size = trial.image_size or DATASETS.get(trial.dataset).image_size
+        speed = 1 / (seen * METHODS.get(trial.method).cost * seconds_per_image(trial.model, size))
+    return EVALUATION * images / speed
+
+
+@lru_cache(maxsize=16)
+def seconds_per_image(model: str, size: int) -> float:
+    """Forward and backward on one CPU thread, measured here and now."""
+    import torch
+
+    from pcr_ray.models import build
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        net = build(model, "cosine", 10, 1.0, seed=0)
+        batch = torch.rand(8, 3, size, size).to(memory_format=torch.channels_last)
+        times = []
+        for _ in range(4):  # the fastest counts: the first warms up, others may be disturbed
+            started = time.perf_counter()
+            net(batch, logits=True).sum().backward()
+            times.append(time.perf_counter() - started)
+        return min(times) / len(batch)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,123 @@
+"""What a person sees while a sweep runs: one live view on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pcr_ray.config import TrialConfig
+from pcr_ray.spool import Courier
+
+LINE_EVERY = 15.0  # seconds between lines where there is no terminal
+
+
+def duration(seconds: float) -> str:
+    """3723 -> '1 h 02 min'."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+class Progress:
+    """Counts trials and tasks; told of every event by the tracker."""
+
+    def __init__(
+        self, console: Console, trials: dict[str, TrialConfig], series: str, done: int, failed: int, total: int,
+        courier: Courier,
+    ) -> None:  # fmt: skip
+        self.console, self.trials, self.series, self.courier = console, trials, series, courier
+        self.done, self.failed, self.total = done, failed, total
+        self.running: dict[str, float | None] = {}  # identity -> accuracy so far
+        self.finals: dict[str, list[float]] = defaultdict(list)
+        self.started_at = time.monotonic()
+        self._tasks = {i: t.tasks or 1 for i, t in trials.items()}
+        self._left = sum(self._tasks.values())
+        self._tasks_done = 0
+        self._last_line = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        if self.console.is_terminal:
+            self._live = Live(self, console=self.console, refresh_per_second=2, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def started(self, identity: str) -> None:
+        self.running.setdefault(identity, None)
+        self._line()
+
+    def task_done(self, identity: str, metrics: dict[str, Any]) -> None:
+        self.running[identity] = metrics["average_accuracy"]
+        self._tasks_done += 1
+        self._left -= 1
+        if "final_accuracy" in metrics:
+            self.finals[self._label(identity)].append(metrics["final_accuracy"])
+        self._line()
+
+    def ended(self, identity: str, status: str, reason: str | None) -> None:
+        self.running.pop(identity, None)
+        self.done += status == "FINISHED"
+        self.failed += status == "FAILED"
+        if status == "FAILED":
+            self.console.print(f"failed: {self._label(identity)} ({identity}): {reason}", markup=False, soft_wrap=True)
+        self._line()
+
+    def _label(self, identity: str) -> str:
+        return str(self.trials[identity].flat().get(self.series, ""))
+
+    def eta(self) -> float | None:
+        """Seconds, from the pace of tasks since the start."""
+        if not self._tasks_done:
+            return None
+        return (time.monotonic() - self.started_at) / self._tasks_done * max(0, self._left)
+
+    def headline(self) -> str:
+        eta = self.eta()
+        text = (
+            f"{self.done}/{self.total} trials done, {len(self.running)} running, {self.failed} failed; "
+            f"{duration(time.monotonic() - self.started_at)} so far"
+        )
+        text += f", about {duration(eta)} left" if eta is not None and self.done < self.total else ""
+        return text + (
+            f"; MLflow is away, numbers wait on disk ({self.courier.trouble})" if self.courier.trouble else ""
+        )
+
+    def _line(self) -> None:
+        now = time.monotonic()
+        if not self._live and now - self._last_line >= LINE_EVERY:
+            self._last_line = now
+            best = max(self.finals, key=lambda s: fmean(self.finals[s]), default=None)
+            note = f"; best so far: {best} {fmean(self.finals[best]):.1f}" if best else ""
+            self.console.print(self.headline() + note, markup=False, soft_wrap=True)
+
+    def __rich__(self) -> Group:
+        table = Table(box=None, padding=(0, 2))
+        for name in (self.series, "finished", "mean final accuracy", "running now", "mean accuracy so far"):
+            table.add_column(name, justify="left" if name == self.series else "right")
+        running: dict[str, list[float | None]] = defaultdict(list)
+        for identity, accuracy in list(self.running.items()):
+            running[self._label(identity)].append(accuracy)
+        means = {s: fmean(v) for s, v in self.finals.items()}
+        best = max(means, key=means.__getitem__, default=None)
+        for label in sorted({*self.finals, *running}, key=lambda s: -means.get(s, 0)):
+            so_far = [a for a in running[label] if a is not None]
+            mean = f"{means[label]:.1f}" if label in means else ""
+            cells = (label, str(len(self.finals.get(label, []))), mean, str(len(running[label])))
+            table.add_row(*cells, f"{fmean(so_far):.1f}" if so_far else "", style="bold" if label == best else "")
+        return Group(Text(self.headline()), table)

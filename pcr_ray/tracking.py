@@ -1,0 +1,110 @@
+"""From Tune to the record: a callback that writes every event to the spool and tells whoever watches.
+
+Ray's own MLflow callback lets a lost server or one bad trial end a sweep; here a callback only appends to a file,
+and the courier's thread talks to MLflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ray.tune import Callback
+
+from pcr_ray.checkpoints import CheckpointStore
+from pcr_ray.config import TrialConfig
+from pcr_ray.spool import Courier, Spool
+
+
+class Watcher(Protocol):
+    """Anything that wants to know how trials fare: the progress view."""
+
+    def started(self, identity: str) -> None: ...
+    def task_done(self, identity: str, metrics: dict[str, Any]) -> None: ...
+    def ended(self, identity: str, status: str, reason: str | None) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """How the trials of this invocation ended."""
+
+    finished: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+
+
+class TuneTracker(Callback):
+    """Tune's view of the tracker. Holds no connection, and pickles as nothing: Tune copies callbacks to disk."""
+
+    def __init__(
+        self, trials: dict[str, TrialConfig], names: dict[str, str], spool: Spool, courier: Courier, storage: str,
+        watcher: Watcher,
+    ) -> None:  # fmt: skip
+        self.trials, self.names, self.storage = trials, names, storage
+        self.spool, self.courier, self.watcher = spool, courier, watcher
+        self.outcome = Outcome()
+        self._spooled: dict[str, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        identity = _identity(trial)
+        if identity not in self.outcome.running:  # else a retry: the run goes on
+            self.outcome.running.add(identity)
+            params = self.trials[identity].flat()
+            self.spool.append(identity, "start", name=self.names[identity], params=params)
+            self.courier.wake()
+        self.watcher.started(identity)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        identity = _identity(trial)
+        if result.get("failure"):
+            self._end(identity, "FAILED", result["failure"])
+            return
+        for metrics in result["tasks"][self._spooled.get(identity, 0) :]:
+            numbers = {k: float(v) for k, v in metrics.items() if k != "task"}
+            self.spool.append(identity, "task", task=metrics["task"], metrics=numbers)
+        self._spooled[identity] = len(result["tasks"])
+        self.watcher.task_done(identity, result["tasks"][-1])
+        if result["done"]:
+            self._end(identity, "FINISHED", None, result["results"])
+        self.courier.wake()
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._end(_identity(trial), "FAILED", _reason(trial))
+
+    def stop_running(self) -> None:
+        """Interrupted: what is half done is marked so, and continues when the sweep is run again."""
+        for identity in sorted(self.outcome.running):
+            self.spool.append(identity, "end", status="KILLED", reason="stopped before it was done")
+            self.watcher.ended(identity, "KILLED", None)
+        self.outcome.running.clear()
+        self.courier.wake()
+
+    def _end(self, identity: str, status: str, reason: str | None, results: dict[str, Any] | None = None) -> None:
+        if identity in self.outcome.finished or identity in self.outcome.failed:
+            return
+        self.outcome.running.discard(identity)
+        self.spool.append(identity, "end", status=status, reason=reason, results=results)
+        if status == "FINISHED":
+            self.outcome.finished.add(identity)
+            CheckpointStore(self.storage, identity).delete()
+        else:
+            self.outcome.failed[identity] = reason or "unknown"
+        self.watcher.ended(identity, status, reason)
+        self.courier.wake()
+
+
+def _identity(trial: Any) -> str:
+    return trial.config["case"]["identity"]
+
+
+def _reason(trial: Any) -> str:
+    """The exception's own line from Tune's error file."""
+    error = trial.get_error() if hasattr(trial, "get_error") else None
+    text = str(getattr(error, "cause", None) or error or "the worker died")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:1000] if lines else "unknown"

@@ -1,0 +1,63 @@
+"""The learner as a Ray Tune trainable: one step is one task, with a checkpoint after each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from pcr_ray.checkpoints import CheckpointStore
+from pcr_ray.config import TrialConfig
+from pcr_ray.errors import PcrRayError
+from pcr_ray.learner import Learner
+
+
+class OnlineTrainable(tune.Trainable):
+    """Continues from the trial's own checkpoint, whichever worker or earlier sweep wrote it.
+
+    `config["case"]` has `trial` (a resolved TrialConfig as a dict) and `run` (data root, storage, CPUs).
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        import torch
+
+        self.failure: str | None = None
+        run = config["case"]["run"]
+        torch.set_num_threads(max(1, int(run["cpus"])))
+        trial = TrialConfig.model_validate(config["case"]["trial"])
+        self.store = CheckpointStore(run["storage"], trial.identity)
+        try:
+            self.learner = Learner(trial, root=run["data_root"], compile=run["compile"])
+            self.store.load(self.learner)
+        except PcrRayError as error:
+            self.failure = str(error)
+
+    def step(self) -> dict[str, Any]:
+        """One task. What is certain to fail again is reported as a result, so that Tune does not retry it."""
+        try:
+            if self.failure is None:
+                return self._run_task()
+        except PcrRayError as error:
+            self.failure = str(error)
+        return {"done": True, "failure": self.failure}
+
+    def _run_task(self) -> dict[str, Any]:
+        learner = self.learner
+        if not learner.done:  # a trial killed after its last task has only its numbers left to report
+            learner.run_task()
+            self.store.save(learner)
+        # All tasks' numbers, not the newest alone: a driver that died may have missed some. The spool knows.
+        tasks = [learner.task_metrics(t) for t in range(1, learner.tasks_done + 1)]
+        return {"done": learner.done, "failure": None, "tasks": tasks, "results": learner.results()}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        self.learner.save(Path(checkpoint_dir))
+
+    def load_checkpoint(self, checkpoint: str) -> None:
+        self.learner.load(Path(checkpoint))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Another trial in the same process: everything is built anew; only the imports are saved."""
+        self.setup(new_config)
+        return True
