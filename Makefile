@@ -16,6 +16,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' 2>$(VENV)/pip.log || (cat $(VENV)/pip.log; exit 1)
 	@touch $@
 
+# A real sweep on embedded data: table, figure and the command for the UI. Run again, it runs no trial.
+quickstart: install
+	$(BIN)/python -m pcr_ray.sweep sweeps/quickstart.yaml
+
 test: install
 	$(BIN)/python -m pytest
 

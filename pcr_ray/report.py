@@ -258,7 +258,8 @@ def show(answer: Answer) -> None:
         grid = table(answer, cells)
         heading = ", ".join(f"{k} {v}" for k, v in panel)
         title = f"{_y_title(answer)}, mean ± 95 % CI" + (f": {heading}" if heading else "")
-        view = Table(title=title, title_justify="left")
+        console.print(title)
+        view = Table()
         for j, name in enumerate(grid.header):
             view.add_column(name, justify="left" if j == 0 else "right")
         for i, row in enumerate(grid.rows):

@@ -1,0 +1,28 @@
+"""A trainable with real faults, switched by files in a control folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from trainables.online import OnlineTrainable
+
+
+class Faulty(OnlineTrainable):
+    """Raises at seed 1, exits hard at seed 2, and takes its time while the file `slow` is there."""
+
+    def step(self) -> dict[str, Any]:
+        control = Path(os.environ["FAULTY_CONTROL"])
+        seed = self.learner.config.seed
+        with (control / "attempts.txt").open("a") as file:
+            file.write(f"{seed} {self.learner.tasks_done}\n")
+        if (control / "raise").exists() and seed == 1 and self.learner.tasks_done == 1:
+            raise RuntimeError("made to fail")
+        if (control / "exit").exists() and seed == 2:
+            os._exit(1)
+        result = super().step()
+        if (control / "slow").exists():
+            time.sleep(2)
+        return result

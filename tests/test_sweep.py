@@ -1,0 +1,138 @@
+"""Whole sweeps with real Ray and a real MLflow: done is done, faults, interruptions, kills."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.sweeping import (
+    children,
+    histories,
+    kill_everything,
+    run_sweep,
+    start_sweep,
+    sweep_file,
+    wait_for,
+)
+
+pytestmark = pytest.mark.slow
+SLOW = {"trainable": "tests.faulty:Faulty"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, root: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    sweep_file(folder)
+    return folder, run_sweep(folder, root)
+
+
+def store(folder: Path) -> str:
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+def test_a_sweep_runs_all_trials_and_answers(undisturbed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, result = undisturbed
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "PCR-NCM" in result.stdout and "pcr-ray ui" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+    runs = children(store(folder))
+    assert {r.info.status for r in runs.values()} == {"FINISHED"} and len(runs) == 4
+    for name in ("results.csv", "report.md", "report.html", "table.tex"):
+        assert (folder / "runs/tiny" / name).stat().st_size > 0
+    assert not list((folder / "runs/tiny/spool").iterdir()), "all was delivered"
+    assert not list((folder / "runs/tiny/checkpoints").iterdir()), "finished trials need no checkpoint"
+
+
+def test_children_hang_under_one_parent_with_params_and_artifacts(undisturbed) -> None:
+    from mlflow import MlflowClient
+
+    folder, _ = undisturbed
+    client = MlflowClient(store(folder))
+    experiment = client.get_experiment_by_name("pcr_ray").experiment_id
+    (parent,) = client.search_runs([experiment], "tags.`pcr_ray.kind` = 'sweep'")
+    assert parent.info.status == "FINISHED"
+    names = {a.path for a in client.list_artifacts(parent.info.run_id)}
+    assert {"sweep.yaml", "versions.json", "results.csv", "report.html", "report.md"} <= names
+    for run in children(store(folder)).values():
+        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert run.data.params["buffer"] == "20" and run.data.params["dataset"] == "digits"
+        files = {a.path for a in client.list_artifacts(run.info.run_id)}
+        assert {"accuracy_matrix.csv", "accuracy_matrix.png", "config.json"} <= files
+        assert run.data.metrics["final_accuracy"] == run.data.metrics["average_accuracy"]
+        assert len(client.get_metric_history(run.info.run_id, "ncm_average_accuracy")) == 3
+
+
+def test_the_same_command_again_runs_nothing_and_more_seeds_run_only_the_new(undisturbed, root: Path) -> None:
+    folder, _ = undisturbed
+    before = {name: run.info.end_time for name, run in children(store(folder)).items()}
+    again = run_sweep(folder, root)
+    assert again.returncode == 0 and "4 done already" in again.stdout and "0 to run" in again.stdout
+    assert {name: run.info.end_time for name, run in children(store(folder)).items()} == before
+    more = run_sweep(folder, root, "--set", "grid.seed=[0,1,2]")
+    assert more.returncode == 0 and "4 done already" in more.stdout and "2 to run" in more.stdout
+    after = {name: run.info.end_time for name, run in children(store(folder)).items()}
+    assert len(after) == 6 and {k: after[k] for k in before} == before
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_stopped_sweep_says_75_and_continues_to_the_same_numbers(
+    stop, undisturbed, tmp_path: Path, root: Path
+) -> None:
+    sweep_file(tmp_path, **SLOW)
+    (tmp_path / "slow").touch()
+    process = start_sweep(tmp_path, root)
+    wait_for(lambda: any((tmp_path / "runs/tiny/checkpoints").glob("*/checkpoint.pt")), "a checkpoint")
+    busy = run_sweep(tmp_path, root)
+    assert busy.returncode == 75 and "another process" in busy.stderr
+    process.send_signal(stop)
+    assert process.wait(120) == 75, (tmp_path / "out.txt").read_text()
+    assert {r.info.status for r in children(store(tmp_path)).values()} <= {"KILLED", "FINISHED"}
+    (tmp_path / "slow").unlink()
+    result = run_sweep(tmp_path, root)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert_same_numbers(undisturbed[0], tmp_path)
+    attempts = (tmp_path / "attempts.txt").read_text().split("\n")
+    assert len(attempts) < 2 * 4 * 3, "half-done trials continued instead of starting over"
+
+
+def test_a_killed_sweep_continues_to_the_numbers_of_an_undisturbed_one(undisturbed, tmp_path: Path, root: Path) -> None:
+    sweep_file(tmp_path, **SLOW)
+    (tmp_path / "slow").touch()
+    process = start_sweep(tmp_path, root)
+    spool = tmp_path / "runs/tiny/spool"
+    wait_for(lambda: any(len(f.read_text().splitlines()) >= 3 for f in spool.glob("*.jsonl")), "two finished tasks")
+    kill_everything(process)
+    (tmp_path / "slow").unlink()
+    result = run_sweep(tmp_path, root)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {r.info.status for r in children(store(tmp_path)).values()} == {"FINISHED"}
+    assert_same_numbers(undisturbed[0], tmp_path)
+
+
+def test_failing_trials_are_retried_then_reported_and_the_others_finish(tmp_path: Path, root: Path) -> None:
+    sweep_file(tmp_path, **SLOW, grid={"method": ["pcr"], "seed": [0, 1, 2]}, retries=1)
+    (tmp_path / "raise").touch()
+    (tmp_path / "exit").touch()
+    result = run_sweep(tmp_path, root)
+    assert result.returncode == 1, result.stdout + result.stderr
+    runs = children(store(tmp_path))
+    assert [runs[f"pcr seed={s}"].info.status for s in range(3)] == ["FINISHED", "FAILED", "FAILED"]
+    assert "made to fail" in runs["pcr seed=1"].data.tags["pcr_ray.reason"] and "made to fail" in result.stdout
+    attempts = (tmp_path / "attempts.txt").read_text().split("\n")
+    assert attempts.count("1 0") == 1 and attempts.count("1 1") == 2, "retried once, from its checkpoint"
+    assert attempts.count("2 0") == 2
+    (tmp_path / "raise").unlink()
+    (tmp_path / "exit").unlink()
+    assert run_sweep(tmp_path, root).returncode == 1, "failed trials are not run again unasked"
+    retried = run_sweep(tmp_path, root, "--retry-failed")
+    assert retried.returncode == 0, retried.stdout + retried.stderr
+    assert {r.info.status for r in children(store(tmp_path)).values()} == {"FINISHED"}
+
+
+def assert_same_numbers(expected: Path, got: Path) -> None:
+    """Every metric of every trial, step by step, once each."""
+    reference = {k: v for k, v in histories(store(expected)).items() if k in histories(store(got))}
+    assert histories(store(got)) == reference and len(reference) == 4
