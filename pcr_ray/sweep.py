@@ -25,7 +25,9 @@ from pcr_ray.spool import Courier, Spool
 from pcr_ray.sweepfile import Resources, Sweep
 
 ALL_DONE, SOME_FAILED, INCOMPLETE = 0, 1, 75
-FLUSH_SECONDS = 60.0  # how long the end of a sweep waits for a tracking server that is away
+FLUSH_SECONDS = float(
+    os.environ.get("PCR_RAY_FLUSH_SECONDS", "60")
+)  # how long the end of a sweep waits for a tracking server that is away
 
 
 class BusyError(PcrRayError):

