@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from pcr_ray.errors import DataError
 from pcr_ray.registry import Registry
@@ -102,5 +102,5 @@ def _read_image(file: Path, size: int) -> np.ndarray:
             if image.size != (size, size):
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(image)
-    except (UnidentifiedImageError, OSError) as error:
+    except Exception as error:  # OSError, SyntaxError, DecompressionBombError: it depends on the format and the damage
         raise DataError(f"{file} cannot be read as an image ({error}): remove or replace it") from None
