@@ -75,11 +75,12 @@ def folder_files(folder: Path) -> dict[str, list[tuple[str, Path]]]:
 
 
 def folder_fingerprint(files: dict[str, list[tuple[str, Path]]]) -> str:
-    """Changes when an image is added, removed, renamed or changes its size in bytes."""
+    """Changes when an image is added, removed, renamed or written to."""
     digest = hashlib.sha1()
     for split, entries in sorted(files.items()):
         for name, file in entries:
-            digest.update(f"{split}/{name}/{file.name}:{file.stat().st_size}\n".encode())
+            stat = file.stat()
+            digest.update(f"{split}/{name}/{file.name}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
