@@ -75,5 +75,4 @@ def _read(path: Path) -> list[tuple[str, np.ndarray]]:
             raise ValueError("class_dict is empty")
         return [(str(name), images[np.asarray(rows)]) for name, rows in classes.items()]
     except Exception as error:  # a damaged pickle raises nearly anything: UnpicklingError, LookupError, MemoryError
-        reason = str(error) or type(error).__name__
-        raise DataError(f"{path} is not one of the public pickles: {reason}") from None
+        raise DataError(f"{path} is not one of the public pickles: {type(error).__name__}: {error}") from None
