@@ -29,7 +29,7 @@ def write_folder(folder: Path, splits: Splits) -> None:
 def assert_holds(prepared: Prepared, splits: Splits) -> None:
     """Every class has exactly its images, in some order; the statistics are those of the training images."""
     names = sorted(splits["train"])
-    assert prepared.class_names == names
+    assert prepared.class_names == names and prepared.images.dtype == np.uint8
     assert len(prepared.images) == sum(len(images) for classes in splits.values() for images in classes.values())
     for split, classes in splits.items():
         for label, name in enumerate(names):
