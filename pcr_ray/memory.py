@@ -80,10 +80,11 @@ class Memory:
             self.extras[name][to] = values.detach()[source]
 
     def state_dict(self) -> dict[str, Any]:
+        """A snapshot: copies, as a slice would go on changing and be saved with the whole memory behind it."""
         return {
-            "images": self.images[: self.filled],
-            "labels": self.labels[: self.filled],
-            "extras": {name: values[: self.filled] for name, values in self.extras.items()},
+            "images": self.images[: self.filled].clone(),
+            "labels": self.labels[: self.filled].clone(),
+            "extras": {name: values[: self.filled].clone() for name, values in self.extras.items()},
             "seen": self.seen,
             "draw_rng": self.draw_rng.get_state(),
             "keep_rng": self.keep_rng.get_state(),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from pcr_ray.errors import DataError
 from pcr_ray.registry import Registry
@@ -27,7 +27,8 @@ class Images:
         """By class, then by content, so that a seed's stream does not depend on how the files were stored."""
         digests = [hashlib.sha1(image.tobytes()).digest() for image in self.images]
         order = sorted(range(len(digests)), key=lambda i: (self.labels[i], digests[i]))
-        return Images(self.images[order], self.labels[order])
+        # torchvision hands out CIFAR as a transposed view, and numpy would keep that layout.
+        return Images(np.ascontiguousarray(self.images[order]), self.labels[order])
 
 
 class Dataset:
@@ -76,11 +77,12 @@ def folder_files(folder: Path) -> dict[str, list[tuple[str, Path]]]:
 
 
 def folder_fingerprint(files: dict[str, list[tuple[str, Path]]]) -> str:
-    """Changes when an image is added, removed, renamed or changes its size in bytes."""
+    """Changes when an image is added, removed, renamed or written to."""
     digest = hashlib.sha1()
     for split, entries in sorted(files.items()):
         for name, file in entries:
-            digest.update(f"{split}/{name}/{file.name}:{file.stat().st_size}\n".encode())
+            stat = file.stat()
+            digest.update(f"{split}/{name}/{file.name}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
@@ -103,5 +105,5 @@ def _read_image(file: Path, size: int) -> np.ndarray:
             if image.size != (size, size):
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(image)
-    except (UnidentifiedImageError, OSError) as error:
+    except Exception as error:  # OSError, SyntaxError, DecompressionBombError: it depends on the format and the damage
         raise DataError(f"{file} cannot be read as an image ({error}): remove or replace it") from None

@@ -53,6 +53,13 @@ def data_root(given: str | os.PathLike[str] | None = None) -> Path:
 
 def prepare(config: TrialConfig, root: Path) -> Prepared:
     """Open the prepared dataset, building it first where it is absent, outdated or damaged."""
+    try:
+        return _prepare(config, root)
+    except OSError as error:  # a full disk, a broken link among the images, a place that may not be written
+        raise DataError(f"dataset '{config.dataset}' cannot be prepared: {error}") from None
+
+
+def _prepare(config: TrialConfig, root: Path) -> Prepared:
     dataset = DATASETS.get(config.dataset)()
     size = config.image_size or dataset.image_size
     source = _source_folder(dataset, config, root)
@@ -108,7 +115,9 @@ def _check(dataset: Dataset, train: Images, test: Images, names: list[str]) -> N
 
 def _write(target: Path, train: Images, test: Images, names: list[str], source: str | None) -> None:
     """Into a temporary folder, the manifest last, then moved into place: a reader sees all or nothing."""
-    scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=".writing-"))
+    scratch = target.with_name(f".writing-{target.name}")  # one writer at a time: the caller holds the lock
+    shutil.rmtree(scratch, ignore_errors=True)  # left by a writer that was killed
+    scratch.mkdir()
     try:
         images = np.concatenate([train.images, test.images])
         np.save(scratch / "images.npy", images)
@@ -140,6 +149,9 @@ def _open(target: Path, source: str | None) -> Prepared | None:
         file = target / "images.npy"
         images = np.load(file, mmap_mode="r")
         stat = file.stat()
+        counted = sum(manifest["train_counts"]) + sum(manifest["test_counts"])
+        if images.dtype != np.uint8 or list(images.shape) != manifest["shape"] or len(images) != counted:
+            return None
         if _crc32(str(file), stat.st_mtime_ns, stat.st_size) != manifest["crc32"]:
             return None
         return Prepared(
@@ -147,7 +159,7 @@ def _open(target: Path, source: str | None) -> Prepared | None:
             fingerprint=f"{manifest['crc32']:08x}",
             **{k: manifest[k] for k in ("train_counts", "test_counts", "class_names", "mean", "std")},
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except Exception:  # damaged files raise many kinds: EOFError and TokenError from numpy's header alone
         return None
 
 

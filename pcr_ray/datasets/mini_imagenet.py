@@ -49,17 +49,14 @@ class MiniImageNet(Dataset):
         return [root / self.name / file for file in FILES]
 
     def native(self, root: Path) -> tuple[Images, Images, list[str]]:
-        train, test, names = [], [], []
-        for path in self.native_paths(root):
-            if not path.is_file():
-                raise DataError(f"{path.name} is missing")
-            images, classes = _read(path)
-            for name in sorted(classes):
-                rows = np.asarray(classes[name])
-                train.append(images[rows[:TRAIN_PER_CLASS]])
-                test.append(images[rows[TRAIN_PER_CLASS:]])
-                names.append(str(name))
-        return _join(train), _join(test), names
+        missing = [path.name for path in self.native_paths(root) if not path.is_file()]
+        if missing:
+            raise DataError(f"{', '.join(missing)} missing")
+        parts = [part for path in self.native_paths(root) for part in _read(path)]
+        # By name across the files, as an image folder of the same classes is read.
+        names, images = zip(*sorted(parts, key=lambda part: part[0]))
+        train, test = [i[:TRAIN_PER_CLASS] for i in images], [i[TRAIN_PER_CLASS:] for i in images]
+        return _join(train), _join(test), list(names)
 
 
 def _join(per_class: list[np.ndarray]) -> Images:
@@ -67,13 +64,16 @@ def _join(per_class: list[np.ndarray]) -> Images:
     return Images(np.concatenate(per_class), labels)
 
 
-def _read(path: Path) -> tuple[np.ndarray, dict[str, list[int]]]:
+def _read(path: Path) -> list[tuple[str, np.ndarray]]:
+    """The classes of one file: name and images, in the file's order."""
     try:
         with path.open("rb") as file:
             content = ArrayUnpickler(file).load()
         images, classes = content["image_data"], content["class_dict"]
         if images.dtype != np.uint8 or images.shape[1:] != (84, 84, 3):
             raise ValueError(f"image_data is {images.dtype} {images.shape}, not uint8 (N, 84, 84, 3)")
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path} is not one of the public pickles: {error}") from None
-    return images, classes
+        if not classes:
+            raise ValueError("class_dict is empty")
+        return [(str(name), images[np.asarray(rows)]) for name, rows in classes.items()]
+    except Exception as error:  # a damaged pickle raises nearly anything: UnpicklingError, LookupError, MemoryError
+        raise DataError(f"{path} is not one of the public pickles: {type(error).__name__}: {error}") from None
