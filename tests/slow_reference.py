@@ -11,7 +11,8 @@ from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
 from pcr_ray.models import CosineHead
 
-CLASSES, DIM, LR = 10, 6, 0.05
+CLASSES, OLD, SEEN = 10, 3, 7  # in the second of three tasks
+DIM, LR = 6, 0.05
 
 
 class Tiny(nn.Module):
@@ -24,8 +25,8 @@ class Tiny(nn.Module):
 
 
 def small(method, root, **fields):
-    """A learner of 2 tasks of 5 digits with a float64 network; 4 images from the stream, 6 from memory."""
-    fixed = {"dataset": "digits", "tasks": 2, "buffer": 24, "batch_size": 4, "replay_batch_size": 6, "lr": LR}
+    """A learner of 3 tasks of 3, 4 and 3 digits with a float64 network; 4 images from the stream, 6 from memory."""
+    fixed = {"dataset": "digits", "tasks": 3, "buffer": 24, "batch_size": 4, "replay_batch_size": 6, "lr": LR}
     config = resolve(fixed | {"method": method} | fields)
     learner = Learner(config, root=root, device="cpu")
     m = learner.method
@@ -33,7 +34,7 @@ def small(method, root, **fields):
     m.net.backbone = Tiny()
     m.net.head = CosineHead(DIM, CLASSES, config.gamma) if config.head == "cosine" else nn.Linear(DIM, CLASSES)
     m.double()
-    m.optimiser = torch.optim.SGD(m.parameters(), LR)
+    m.optimiser = torch.optim.SGD(m.parameters(), config.lr)
     return learner
 
 

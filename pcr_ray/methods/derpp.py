@@ -9,7 +9,7 @@ Differences from the published system:
    the original view (with `views: augmented`, of the augmented one, as theirs). An image has one vector of
    stored logits, and all its views at replay are drawn to it: the mean runs over originals and augmented copies.
 2. Cross-entropies run over the classes seen so far, theirs over the whole head. The squared error runs over the
-   whole head in both: it also keeps the logits of later classes low for old images.
+   whole head in both, so it also holds an old image's logits of later classes where they were.
 3. alpha 0.1 and beta 0.5 on every dataset; theirs are chosen per dataset and buffer.
 """
 

@@ -4,7 +4,7 @@ L = mean over the anchors of the joint batch B (stream and memory, originals and
     -s_y + log sum_{c in C_B} e^{s_c},   s_c = gamma * cos(z, w_c),
 with C_B the classes that occur in B, each once: PCR with its counts n_c replaced by 1.
 
-Differences from published systems: the authors' public code does not contain this ablation.
+Settled here, as the paper gives the ablation in words only:
 1. One mean over the joint batch, as in PCR, where ER sums the means of stream and memory.
 2. The first step of a run, with an empty memory, learns from the stream; PCR's public code skips it.
 """

@@ -6,10 +6,10 @@ and with the sample z_j of every j != i, as in SCR. With s_c = gamma * cos(z_i, 
     L_i = log D_i - mean of the terms of the anchor's class: n_y times s_y, and n_y - 1 samples' r_j,
 n_y being how often the class occurs in B. L is the mean over the anchors.
 
-Differences from published systems: neither the authors' public code nor the paper gives this loss; the paper
-says only that it keeps anchor-to-sample pairs beside anchor-to-proxy pairs.
+Settled here, as the paper says only that anchor-to-sample pairs are kept beside anchor-to-proxy pairs:
 1. Positives are averaged uniformly, repeated proxies included, so proxy and samples weigh about the same.
 2. One gamma scales both kinds of pairs, and samples are compared by the features the head sees, no projector.
+3. The first step of a run, with an empty memory, learns from the stream; PCR's public code skips it.
 """
 
 from __future__ import annotations
