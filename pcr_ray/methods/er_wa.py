@@ -1,0 +1,44 @@
+"""ER-WA: ER with weight alignment at inference (Zhao et al., CVPR 2020).
+
+Trained as ER. After each task t > 1 the classifier's weights of its classes are scaled by
+    mean over old classes of |w_c| / mean over the task's classes of |w_c|,
+so that new classes have no head start by the length of their weights. The bias is left as it is.
+
+Differences from the published system:
+1. The scale is applied at inference only; theirs overwrites the weights, and the next task starts from them.
+2. No distillation, no clipping of the weights to positive values.
+3. Online: one epoch, ER's replay, doubled augmented batch.
+The head is linear: a cosine head has no length to align.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pcr_ray.methods._base import METHODS
+from pcr_ray.methods.er import ER
+
+
+@METHODS.register("er_wa")
+class ERWA(ER):
+    title = "ER-WA"
+    idea = "ER, with the new classes' weights scaled to the old ones' length at inference"
+    head = "linear"
+    heads = ("linear",)
+    scale: Tensor  # (C,)
+
+    def build(self) -> None:
+        self.register_buffer("scale", torch.ones(len(self.net.head.weight)))
+
+    @torch.no_grad()
+    def end_task(self) -> None:
+        old, seen = self.task.old, self.task.seen
+        self.scale.fill_(1)
+        if old:
+            length = self.net.head.weight.norm(dim=1)
+            self.scale[old:seen] = length[:old].mean() / length[old:seen].mean()
+
+    def logits(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.net.head.weight * self.scale[:, None], self.net.head.bias)
