@@ -215,16 +215,17 @@ class Learner:
         if odd:
             differences = "; ".join(f"{k}={theirs.get(k)!r} there, {mine.get(k)!r} here" for k in odd)
             raise InputError(f"the checkpoint belongs to another trial: {differences}")
+        # Copied: otherwise a state that never went through a file would go on changing with this learner.
+        own = copy.deepcopy({k: v for k, v in state.items() if k not in ("method", "memory")})
         method = self.method
         method.load_state_dict(state["method"])
-        method.load_extra_state(state["extra"])
-        method.optimiser.load_state_dict(state["optimiser"])
+        method.load_extra_state(own["extra"])
+        method.optimiser.load_state_dict(own["optimiser"])
         method.memory.load_state_dict(state["memory"])
-        method.stream_rng.set_state(state["stream_rng"].cpu())
-        method.memory_rng.set_state(state["memory_rng"].cpu())
-        # Copied: a state that was never written to a file would go on growing with this learner.
-        self.matrices, self.losses = copy.deepcopy(state["matrices"]), list(state["losses"])
-        self.seconds, self.proxy_gradients = list(state["seconds"]), list(state["proxy_gradients"])
+        method.stream_rng.set_state(own["stream_rng"].cpu())
+        method.memory_rng.set_state(own["memory_rng"].cpu())
+        self.matrices, self.losses = own["matrices"], own["losses"]
+        self.seconds, self.proxy_gradients = own["seconds"], own["proxy_gradients"]
 
     def save(self, directory: Path) -> None:
         """Atomic: a crash leaves the previous checkpoint or the new one."""
