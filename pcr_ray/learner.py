@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import resource
 import time
 from collections.abc import Callable
@@ -30,16 +31,13 @@ def pick_device(name: str) -> torch.device:
     """auto, cpu, cuda or cuda:N, if it is there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:  # torch lists twenty kinds of device there, most of which nobody has
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
+    known = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
+    if not known:
         raise InputError(f"device: '{name}' is not one of auto, cpu, cuda, cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        seen = f"{torch.cuda.device_count() or 'no'} GPU"
-        raise InputError(f"device: '{name}' asked for, but torch sees {seen}; use --device auto or cpu")
-    return device
+    gpus = torch.cuda.device_count()
+    if name != "cpu" and int(known[1] or 0) >= gpus:
+        raise InputError(f"device: '{name}' asked for, but torch sees {gpus or 'no'} GPU; use --device auto or cpu")
+    return torch.device(name)
 
 
 class Learner:
