@@ -102,6 +102,7 @@ def test_repeats_itself_and_continues_from_a_checkpoint_bit_for_bit(method, lear
     assert second.load(tmp_path)
     assert differences(state(first), state(second)) == []
     second.run_task()
+    check_sound(second, 2)
     assert differences(state(undisturbed), state(second)) == []
     assert undisturbed.results()["accuracy_matrix"] == second.results()["accuracy_matrix"]
 
