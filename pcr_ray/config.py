@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -18,6 +19,8 @@ from pcr_ray.errors import InputError, problems_error
 from pcr_ray.registry import did_you_mean
 
 GAMMA = 1 / 0.09  # the paper's temperature 0.09, as the scale of the cosine head
+
+MOST = 10**9  # images: a slip of the finger ends here, not in an overflow somewhere inside
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -47,9 +50,11 @@ class TrialConfig(BaseModel):
     )
     method: str = Field("pcr", description="a method of `pcr-ray methods`")
     params: dict[str, Any] = Field(default_factory=dict, description="the method's own parameters")
-    buffer: Annotated[int, Field(ge=0)] = Field(1000, description="images in the replay memory")
-    batch_size: Annotated[int, Field(ge=1)] = Field(10, description="images taken from the stream per step")
-    replay_batch_size: Annotated[int, Field(ge=0)] = Field(10, description="images replayed from memory per step")
+    buffer: Annotated[int, Field(ge=0, le=MOST)] = Field(1000, description="images in the replay memory")
+    batch_size: Annotated[int, Field(ge=1, le=MOST)] = Field(10, description="images taken from the stream per step")
+    replay_batch_size: Annotated[int, Field(ge=0, le=MOST)] = Field(
+        10, description="images replayed from memory per step"
+    )
     replay_current: bool = Field(True, description="whether replay may draw images of the current task")
     model: Literal["reduced_resnet18", "resnet18"] = Field(
         "reduced_resnet18", description="backbone: 20 or 64 filters in the first stage"
@@ -146,6 +151,8 @@ def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
     values = config.model_dump()
     problems += _settle_dataset(values)
     problems += _settle_method(values, strict=strict)
+    unused = "betas" if values["optimiser"] == "sgd" else "momentum"
+    values[unused] = TrialConfig.model_fields[unused].default
     if problems:
         raise ConfigProblems(problems)
     return TrialConfig.model_validate(values)
@@ -167,8 +174,9 @@ def preset(name: str) -> dict[str, Any]:
 
 def _split_params(raw: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """Dotted `params.x` keys are the same as `params: {x: ...}`."""
-    fields = {k: v for k, v in raw.items() if k != "params" and not str(k).startswith("params.")}
-    dotted = {k.removeprefix("params."): v for k, v in raw.items() if str(k).startswith("params.")}
+    raw = {str(k): v for k, v in raw.items()}  # YAML also knows keys that are numbers, dates or null
+    fields = {k: v for k, v in raw.items() if k != "params" and not k.startswith("params.")}
+    dotted = {k.removeprefix("params."): v for k, v in raw.items() if k.startswith("params.")}
     params = raw.get("params", {})
     return fields, ({**params, **dotted} if isinstance(params, Mapping) else params)
 
@@ -227,13 +235,13 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
                     Problem(field, f"0, but method '{method.name}' replays from memory: set it to 1 or more")
                 )
     else:
-        values.update(buffer=0, replay_batch_size=0, replay_current=True)
+        values.update(buffer=0, replay_batch_size=0, replay_current=True, batchnorm="joint")
     if values["head"] == "auto":
         values["head"] = method.head
     elif values["head"] not in method.heads:
         problems.append(Problem("head", f"method '{method.name}' needs head {' or '.join(method.heads)}"))
     if values["batchnorm"] == "auto":
-        values["batchnorm"] = method.batchnorm if method.uses_memory else "joint"
+        values["batchnorm"] = method.batchnorm
     if values["head"] == "linear":
         values["gamma"] = None
     elif values["gamma"] is None:
@@ -249,14 +257,20 @@ def explain(error: ValidationError, prefix: str = "") -> Iterable[Problem]:
         field = prefix + ".".join(str(p) for p in item["loc"])
         value = item["input"]
         message = item["msg"][:1].lower() + item["msg"][1:] + f", got {value!r}"
-        if isinstance(value, str) and "number" in message and _is_number(value):
-            message += f" (YAML reads {value} as text: write {float(value)!r})"
+        if item["type"] in ("float_type", "int_type") and isinstance(value, str) and (number := _number(value)):
+            message += " (remove the quotes)" if number == value else f" (YAML reads {value} as text: write {number})"
         yield Problem(field, message)
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> str | None:
+    """A number's text as YAML reads it back; None where it is none or not finite."""
     try:
-        float(text)
+        value = float(text)
     except ValueError:
-        return False
-    return True
+        return None
+    if not math.isfinite(value):
+        return None
+    if value.is_integer():
+        return str(int(value))
+    text = repr(value)
+    return text if "." in text else text.replace("e", ".0e")  # 1e-05 would be text again

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import re
 import resource
 import time
 from collections.abc import Callable
@@ -26,10 +28,15 @@ HEADS = ("", "ncm_")  # prefixes of the metrics of the method's own classifier a
 
 
 def pick_device(name: str) -> torch.device:
+    """auto, cpu, cuda or cuda:N, if it is there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device: '{name}' asked for, but torch sees no GPU; use --device auto or cpu")
+    known = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
+    if not known:
+        raise InputError(f"device: '{name}' is not one of auto, cpu, cuda, cuda:N")
+    gpus = torch.cuda.device_count()
+    if name != "cpu" and int(known[1] or 0) >= gpus:
+        raise InputError(f"device: '{name}' asked for, but torch sees {gpus or 'no'} GPU; use --device auto or cpu")
     return torch.device(name)
 
 
@@ -63,7 +70,11 @@ class Learner:
         config = self.config
         init = seeds.derive(config.seed, "init")
         net = models.build(config.model, config.head, classes, config.gamma, init)
-        memory = Memory(config.buffer, self.stream.image_shape, config.seed, self.device)
+        try:
+            memory = Memory(config.buffer, self.stream.image_shape, config.seed, self.device)
+        except RuntimeError as error:  # what torch raises where there is no room, on a CPU and on a GPU
+            line = str(error).splitlines()[0]
+            raise InputError(f"buffer: {config.buffer} images do not fit into memory ({line})") from None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds.derive(config.seed, "init/method"))
             return cls(config, net, memory, mean, std).to(self.device)
@@ -101,7 +112,8 @@ class Learner:
             first_bad = torch.where((first_bad < 0) & ~loss.isfinite(), steps, first_bad)
             steps += 1
             on_step()
-        self._check_finite(int(first_bad), task.index)
+        if int(first_bad) >= 0:
+            raise self._diverged("loss", int(first_bad) + 1)
         self.losses.append(float(total) / steps)
         self.seconds.append(time.perf_counter() - started)
         if self.config.proxy_gradients:
@@ -110,12 +122,10 @@ class Learner:
         self._evaluate()
         return self.task_metrics(self.tasks_done)
 
-    def _check_finite(self, first_bad: int, task: int) -> None:
-        if first_bad < 0:
-            return
+    def _diverged(self, what: str, step: int) -> DivergedError:
         c = self.config
-        raise DivergedError(
-            f"the loss became NaN or infinite at step {first_bad + 1} of task {task + 1}. "
+        return DivergedError(
+            f"the {what} became NaN or infinite at step {step} of task {self.method.task.index + 1}. "
             f"The likely cause is a learning rate that is too high for this setting "
             f"(optimiser {c.optimiser}, lr {c.lr:g}, gamma {c.gamma if c.gamma is None else round(c.gamma, 2)}, "
             f"batch size {c.batch_size}): try lr {c.lr / 10:g}"
@@ -125,16 +135,21 @@ class Learner:
     def _evaluate(self) -> None:
         """One pass of features over the seen tasks' test images serves both classifiers."""
         means = self.method.class_means()
-        rows: dict[str, list[Tensor]] = {head: [] for head in HEADS}
+        correct: dict[str, list[Tensor]] = {head: [] for head in HEADS}
+        finite, sizes = [], []
         for task in range(self.tasks_done):
             test_rows, labels = self.stream.test(task)
             features = self.method.embed(self.stream.images[test_rows])
-            rows[""].append((self.method.predict(features, means) == labels).float().mean())
+            finite.append(features.isfinite().all())
+            sizes.append(len(labels))
+            correct[""].append((self.method.predict(features, means) == labels).sum())
             if means is not None:
-                rows["ncm_"].append((nearest_mean(features, means) == labels).float().mean())
-        for head, accuracies in rows.items():
-            if accuracies:
-                self.matrices[head].append([100 * a for a in torch.stack(accuracies).tolist()])
+                correct["ncm_"].append((nearest_mean(features, means) == labels).sum())
+        if not torch.stack(finite).all():  # after a last step whose own loss was still finite
+            raise self._diverged("network's output", self.stream.steps(self.method.task.index))
+        for head, counts in correct.items():
+            if counts:
+                self.matrices[head].append([100 * c / n for c, n in zip(torch.stack(counts).tolist(), sizes)])
 
     def task_metrics(self, task: int) -> dict[str, Any]:
         """The numbers after task number `task` (from 1), as a tracker wants them."""
@@ -180,6 +195,7 @@ class Learner:
         method = self.method
         return {
             "config": self.config.model_dump(),
+            "data": self.fingerprint,
             "method": method.state_dict(),
             "extra": method.extra_state(),
             "optimiser": method.optimiser.state_dict(),
@@ -193,23 +209,23 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["config"] != self.config.model_dump():
-            mine = self.config.model_dump()
-            odd = [
-                f"{k}={state['config'].get(k)!r} there, {v!r} here"
-                for k, v in mine.items()
-                if state["config"].get(k) != v
-            ]
-            raise InputError(f"the checkpoint belongs to another trial: {'; '.join(odd)}")
+        theirs = {**state["config"], "data": state["data"]}
+        mine = {**self.config.model_dump(), "data": self.fingerprint}
+        odd = [k for k in {**mine, **theirs} if theirs.get(k) != mine.get(k)]
+        if odd:
+            differences = "; ".join(f"{k}={theirs.get(k)!r} there, {mine.get(k)!r} here" for k in odd)
+            raise InputError(f"the checkpoint belongs to another trial: {differences}")
+        # Copied: otherwise a state that never went through a file would go on changing with this learner.
+        own = copy.deepcopy({k: v for k, v in state.items() if k not in ("method", "memory")})
         method = self.method
         method.load_state_dict(state["method"])
-        method.load_extra_state(state["extra"])
-        method.optimiser.load_state_dict(state["optimiser"])
+        method.load_extra_state(own["extra"])
+        method.optimiser.load_state_dict(own["optimiser"])
         method.memory.load_state_dict(state["memory"])
-        method.stream_rng.set_state(state["stream_rng"].cpu())
-        method.memory_rng.set_state(state["memory_rng"].cpu())
-        self.matrices, self.losses = state["matrices"], state["losses"]
-        self.seconds, self.proxy_gradients = state["seconds"], state["proxy_gradients"]
+        method.stream_rng.set_state(own["stream_rng"].cpu())
+        method.memory_rng.set_state(own["memory_rng"].cpu())
+        self.matrices, self.losses = own["matrices"], own["losses"]
+        self.seconds, self.proxy_gradients = own["seconds"], own["proxy_gradients"]
 
     def save(self, directory: Path) -> None:
         """Atomic: a crash leaves the previous checkpoint or the new one."""
@@ -227,8 +243,10 @@ class Learner:
         if not file.exists():
             return False
         try:
-            state = torch.load(file, map_location=self.device, weights_only=True)
+            self.load_state_dict(torch.load(file, map_location=self.device, weights_only=True))
+        except InputError:
+            raise
         except Exception as error:  # torch raises many kinds for a damaged file
-            raise InputError(f"checkpoint {file} cannot be read ({error}): delete it to start over") from None
-        self.load_state_dict(state)
+            why = getattr(error, "strerror", None) or type(error).__name__
+            raise InputError(f"checkpoint {file} is damaged ({why}): delete it to start over") from None
         return True

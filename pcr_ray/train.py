@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -62,7 +63,10 @@ def _parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--params {text}: write NAME=VALUE")
-    return name, yaml.safe_load(value)
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise InputError(f"--params {text}: {value!r} is not a value that YAML can read") from None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,12 +82,12 @@ def main(argv: Sequence[str]) -> int:
     learner = Learner(config, root=options.data_root, device=options.device, compile=options.compile)
     _describe(learner)
     if options.checkpoint and learner.load(options.checkpoint):
-        console.print(f"continuing after task {learner.tasks_done} from {options.checkpoint}")
+        console.print(f"continuing after task {learner.tasks_done} from {escape(str(options.checkpoint))}")
     _run(learner, options.checkpoint)
     _show(learner.results())
     if options.json:
         write_json(options.json, learner.results())
-        console.print(f"written to {options.json}")
+        console.print(f"written to {escape(str(options.json))}", soft_wrap=True)
     return 0
 
 
@@ -93,15 +97,18 @@ def _check_paths(options: argparse.Namespace) -> None:
         raise InputError(f"--threads {options.threads}: needs 1 or more")
     if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
         raise InputError(f"--json {options.json}: not a file in an existing folder")
-    if options.checkpoint and options.checkpoint.exists() and not options.checkpoint.is_dir():
-        raise InputError(f"--checkpoint {options.checkpoint}: exists and is not a folder")
+    if options.checkpoint:
+        try:
+            options.checkpoint.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--checkpoint {options.checkpoint}: cannot be a folder ({error.strerror})") from None
 
 
 def _describe(learner: Learner) -> None:
     c = learner.config
     memory = f", memory of {c.buffer}, replay {c.replay_batch_size}" if c.buffer else ", no memory"
     console.print(
-        f"{learner.method.title} on {c.dataset}: {c.tasks} tasks of {len(learner.class_names)} classes{memory}, "
+        f"{learner.method.title} on {c.dataset}: {len(learner.class_names)} classes in {c.tasks} tasks{memory}, "
         f"batch {c.batch_size}, {c.model}, {c.optimiser} lr {c.lr:g}, seed {c.seed}, on {learner.device}"
     )
 

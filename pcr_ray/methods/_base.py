@@ -50,6 +50,7 @@ class Method(nn.Module):
     head: ClassVar[str] = "linear"  # what `head: auto` means
     heads: ClassVar[tuple[str, ...]] = ("cosine", "linear")
     batchnorm: ClassVar[str] = "separate"  # what `batchnorm: auto` means
+    syncs: ClassVar[str] = ""  # why a step has to wait for the device; empty: it does not
 
     def __init__(self, config: TrialConfig, net: Network, memory: Memory, mean: list[float], std: list[float]) -> None:
         super().__init__()
@@ -120,8 +121,9 @@ class Method(nn.Module):
 
     def descend(self) -> None:
         """Apply the gradients; the one place that sees them all."""
-        if self.config.proxy_gradients:
-            self.proxy_gradients += self.net.head.weight.grad.norm(dim=1)
+        gradient = self.net.head.weight.grad  # None in methods that leave the head untrained
+        if self.config.proxy_gradients and gradient is not None:
+            self.proxy_gradients += gradient.norm(dim=1)
         self.optimiser.step()
 
     def pixels(self, images: Tensor) -> Tensor:
