@@ -13,12 +13,12 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
-from made_images import Splits, assert_holds, assert_same, random_splits, write_folder
 from sklearn.datasets import load_digits
 
 from pcr_ray.config import TrialConfig, resolve
 from pcr_ray.datasets import DATASETS, Dataset, mini_imagenet, prepare
 from pcr_ray.errors import DataError
+from tests.made_images import Splits, assert_holds, assert_same, random_splits, write_folder
 
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 NAMED = [d.name for d in DATASETS if not d.user_folder]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_images import assert_holds, random_splits, write_folder
 from PIL import Image
 
 from pcr_ray.config import TrialConfig, resolve
 from pcr_ray.datasets import prepare
 from pcr_ray.errors import DataError
+from tests.made_images import assert_holds, random_splits, write_folder
 
 RED, GREEN, BLUE = (250, 10, 20), (30, 240, 40), (20, 10, 245)
 

@@ -5,7 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from slow_reference import (
+from torch import nn
+
+from pcr_ray.methods.agem import project
+from pcr_ray.stream import Task
+from tests.slow_reference import (
     CLASSES,
     LR,
     OLD,
@@ -18,10 +22,6 @@ from slow_reference import (
     slow_logits,
     small,
 )
-from torch import nn
-
-from pcr_ray.methods.agem import project
-from pcr_ray.stream import Task
 
 HEADS = pytest.mark.parametrize("head", ["cosine", "linear"])
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_images import Splits, assert_holds, assert_same, random_splits, write_folder
 
 from pcr_ray.config import TrialConfig, resolve
 from pcr_ray.datasets import data_root, prepare
 from pcr_ray.errors import DataError
+from tests.made_images import Splits, assert_holds, assert_same, random_splits, write_folder
 
 NAMES = [f"class {c}" for c in range(10)]
 

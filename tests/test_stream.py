@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_images import Splits, random_splits, write_folder
 from scipy import stats
 
 from pcr_ray.config import TrialConfig, resolve
@@ -17,6 +16,7 @@ from pcr_ray.errors import InputError
 from pcr_ray.learner import Learner
 from pcr_ray.methods import METHODS
 from pcr_ray.stream import Batch, Stream
+from tests.made_images import Splits, random_splits, write_folder
 
 CPU = torch.device("cpu")
 COUNTS = [7, 1, 12, 4, 9, 3, 5]  # training images of each class
