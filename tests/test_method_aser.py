@@ -90,8 +90,9 @@ def test_retrieval_takes_the_best_of_n_candidates_a_class_once_the_memory_overfl
     chosen = per_class(np.arange(25), labels, 3, rng)  # the same generator: the same candidates
     further = per_class(np.array([s for s in range(25) if s not in chosen]), labels, 3, rng)
     scores = other.scores(other.memory.at(chosen), other.memory.at(further), batch).tolist()
-    best = sorted(range(len(chosen)), key=lambda i: -scores[i])[:4]
-    assert sorted(method.recall(batch).slots.tolist()) == sorted(chosen[best].tolist())
+    ranked = sorted(range(len(chosen)), key=lambda i: -scores[i])
+    assert scores[ranked[3]] - scores[ranked[4]] > 1e-6  # the cut is clear of ties
+    assert sorted(method.recall(batch).slots.tolist()) == sorted(chosen[ranked[:4]].tolist())
 
 
 def test_retrieval_is_uniform_until_more_images_came_than_fit(root):
@@ -124,7 +125,9 @@ def test_full_memory_keeps_the_candidates_with_the_largest_values(root):
     near = other.embed(torch.cat([memory.images[slots], batch.images])).double()
     classes = torch.cat([memory.labels[slots], batch.labels])
     values = summed(features, torch.cat([evaluation.labels, rare.labels]), near, classes, 3)
-    kept = sorted(range(len(values)), key=lambda i: -values[i])[: len(slots)]
+    ranked = sorted(range(len(values)), key=lambda i: -values[i])
+    kept = ranked[: len(slots)]
+    assert values[kept[-1]] - values[ranked[len(slots)]] > 1e-5  # the cut is clear of ties
     pool = [*memory.images[slots].unbind(), *batch.images.unbind()]
     untouched = [memory.images[s] for s in range(30) if s not in slots]
     expected = sorted(image.numpy().tobytes() for image in [*(pool[i] for i in kept), *untouched])

@@ -50,11 +50,12 @@ def knn_shapley(features: Tensor, labels: Tensor, near: Tensor, classes: Tensor,
 
 
 def per_class(slots: np.ndarray, labels: np.ndarray, count: int, rng: torch.Generator) -> np.ndarray:
-    """Up to `count` random ones of these slots for each class; `labels` are those of all slots."""
+    """Up to `count` random ones of these slots for each class, in random order; `labels` are those of all slots."""
     slots = slots[torch.randperm(len(slots), generator=rng).numpy()]
-    slots = slots[np.argsort(labels[slots], kind="stable")]
-    first = np.searchsorted(labels[slots], labels[slots])  # where its class begins
-    return slots[np.arange(len(slots)) - first < count]
+    order = np.argsort(labels[slots], kind="stable")
+    by_class = labels[slots][order]
+    rank = np.arange(len(slots)) - np.searchsorted(by_class, by_class)  # inside its class
+    return slots[np.sort(order[rank < count])]  # random order: equal scores favour no class
 
 
 @METHODS.register("aser")

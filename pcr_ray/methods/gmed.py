@@ -10,9 +10,10 @@ Differences from the authors' public code:
 2. Stream and memory pass the network one after the other (`batchnorm: separate`), as in ER here.
 3. Edited pixels are clamped to [0, 1]: augmentation is defined there.
 4. theta' is a plain SGD step whatever the optimiser.
-As there, l is the mean over the replayed images, the scale that alpha was chosen for. Edits are far smaller than a
-step of 1/255, so the memory keeps a float copy of its images for them: five bytes a pixel value instead of one.
-Class means (the NCM classifier) are those of the images as they came.
+As there, l is the mean over the replayed images, the scale that alpha was chosen for. Bytes would round most edits
+away (digits, 40 steps: pixels moved by 0.03/255 on average in 3.7 edits), so the memory keeps a float copy of its
+images for them: five bytes a pixel value instead of one. Class means (the NCM classifier) are those of the images as
+they came.
 """
 
 from __future__ import annotations
