@@ -223,7 +223,8 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
         if key not in known:
             hint = did_you_mean(key, known) if known else "; it has none"
             problems.append(Problem(f"params.{key}", f"not a parameter of method '{method.name}'{hint}"))
-    given = {k: v for k, v in values["params"].items() if k in known}
+    given = method.Params.by_dataset.get(values["dataset"], {})
+    given = given | {k: v for k, v in values["params"].items() if k in known}
     try:
         values["params"] = method.Params.model_validate(given, strict=strict).model_dump()
     except ValidationError as error:

@@ -19,7 +19,7 @@ from pcr_ray.stream import Batch
 class Recalled(Batch):
     """A batch from memory, with the slots it came from and what was stored beside the images."""
 
-    def __init__(self, memory: Memory, slots: Tensor, host_labels: np.ndarray) -> None:
+    def __init__(self, memory: Memory, slots: Tensor, host_labels: np.ndarray | None) -> None:
         super().__init__(memory.images[slots], memory.labels[slots], host_labels)
         self.slots = slots
         self.extras = {name: values[slots] for name, values in memory.extras.items()}
@@ -50,8 +50,10 @@ class Memory:
         chosen = eligible[torch.randperm(len(eligible), generator=self.draw_rng)[:count].numpy()]
         return self.at(chosen) if len(chosen) else None
 
-    def at(self, slots: np.ndarray) -> Recalled:
-        """The images in these slots."""
+    def at(self, slots: np.ndarray | Tensor) -> Recalled:
+        """The images in these slots; slots chosen on the device leave the host labels unknown (None)."""
+        if isinstance(slots, Tensor):
+            return Recalled(self, slots, None)
         return Recalled(self, self._send(slots), self.host_labels[slots])
 
     def reservoir(self, batch: Batch, **extras: Tensor) -> None:
@@ -70,6 +72,7 @@ class Memory:
 
     def write(self, slots: np.ndarray, rows: np.ndarray, batch: Batch, **extras: Tensor) -> None:
         """Put the batch's images `rows` into `slots` (no slot twice)."""
+        assert batch.host_labels is not None
         self.host_labels[slots] = batch.host_labels[rows]
         to, source = self._send(slots), self._send(rows)
         self.images[to] = batch.images[source]

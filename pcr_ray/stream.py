@@ -30,10 +30,10 @@ class Batch:
 
     images: Tensor  # uint8 (N, H, W, 3)
     labels: Tensor  # int64 (N,)
-    host_labels: np.ndarray
+    host_labels: np.ndarray | None  # None if which images these are was decided on the device
 
     def __len__(self) -> int:
-        return len(self.host_labels)
+        return len(self.labels)
 
 
 class Stream:

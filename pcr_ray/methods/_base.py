@@ -27,6 +27,7 @@ class Params(BaseModel):
     """A method's own parameters; each method with any subclasses it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    by_dataset: ClassVar[dict[str, dict[str, Any]]] = {}  # defaults that differ on some datasets
 
 
 @dataclass
@@ -133,9 +134,13 @@ class Method(nn.Module):
     def normalised(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.std if self.config.normalise else images
 
+    def originals(self, batch: Batch) -> Tensor:
+        """A batch's un-augmented images as floats (N, 3, H, W) in [0, 1]."""
+        return self.pixels(batch.images)
+
     def views(self, batch: Batch) -> Views:
         """Originals and augmented copies, or one of them, as the trial says."""
-        original = self.pixels(batch.images)
+        original = self.originals(batch)
         if self.augmentation is None or self.config.views == "original":
             return Views(self.normalised(original), batch.labels)
         rng = self.memory_rng if isinstance(batch, Recalled) else self.stream_rng

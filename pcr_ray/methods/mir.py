@@ -1,0 +1,61 @@
+"""MIR, maximally interfered retrieval (Aljundi et al., NeurIPS 2019).
+
+ER that chooses what to replay: of 50 images drawn at random, those whose loss the coming step would raise most,
+    score(x, y) = CE(x, y; theta') - CE(x, y; theta),   theta' = theta - lr * grad CE(stream; theta).
+
+Differences from the published system:
+1. Doubled augmented batch, as the PCR paper says that all its methods have it: in the stream's loss behind theta'
+   (the very views of the real step) and at replay. Candidates are scored un-augmented.
+2. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them.
+3. Cross-entropies run over the classes seen so far, theirs over the whole head.
+4. theta' is a plain SGD step whatever the optimiser.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from pcr_ray.memory import Recalled
+from pcr_ray.methods._base import METHODS, Params
+from pcr_ray.methods._virtual import frozen_statistics, logits_with, look_ahead
+from pcr_ray.methods.er import ER
+from pcr_ray.stream import Batch
+
+
+class MIRParams(Params):
+    candidates: int = Field(
+        50,
+        ge=1,
+        description="images drawn at random to choose the replay from; fewer than the replay count as that many",
+    )
+
+
+@METHODS.register("mir")
+class MIR(ER):
+    title = "MIR"
+    idea = "ER that replays the images whose loss the coming step raises most"
+    Params = MIRParams
+    head = "linear"
+
+    def recall(self, batch: Batch) -> Recalled | None:
+        count = self.config.replay_batch_size
+        below = None if self.config.replay_current else self.task.old
+        candidates = self.memory.sample(max(self.params.candidates, count), below=below)
+        if candidates is None or len(candidates) <= count:
+            return candidates
+        best = self.scores(batch, candidates).topk(count).indices
+        return self.memory.at(candidates.slots[best])
+
+    def scores(self, batch: Batch, candidates: Recalled) -> Tensor:
+        """How much the coming step on `batch` would raise each candidate's rating."""
+        now, ahead = dict(self.net.named_parameters()), look_ahead(self, batch)
+        with torch.no_grad(), frozen_statistics(self.net):
+            return self.rating(ahead, candidates) - self.rating(now, candidates)
+
+    def rating(self, parameters: dict[str, Tensor], candidates: Recalled) -> Tensor:
+        """Each candidate's loss under these parameters of the network."""
+        logits = logits_with(self.net, parameters, self.normalised(self.originals(candidates)))
+        return F.cross_entropy(logits[:, : self.task.seen], candidates.labels, reduction="none")

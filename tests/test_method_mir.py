@@ -1,0 +1,85 @@
+"""MIR against taking the step for real and measuring every loss; and the look ahead that it shares with others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pcr_ray.methods._virtual import look_ahead, outputs_with
+from tests.methods_support import cross_entropies, exact, fresh, scaled, twin, warmed
+
+
+def buffers(method):
+    """Running statistics; the count of batches is not used by any of them."""
+    return {n: b.clone() for n, b in method.named_buffers() if "num_batches" not in n}
+
+
+@pytest.mark.parametrize("method", ["mir", "er_dvc", "gmed"])
+def test_look_ahead_gives_the_parameters_that_a_real_step_on_the_stream_gives(root, method):
+    learner, batch = warmed(root, method)
+    other = twin(learner, root)
+    ahead = look_ahead(learner.method, batch)
+    other.learn(batch, None)  # plain SGD, the same augmented views
+    for name, parameter in other.net.named_parameters():
+        torch.testing.assert_close(ahead[name], parameter.detach(), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["mir", "er_dvc", "gmed"])
+def test_choosing_replay_leaves_network_statistics_and_stream_views_alone(root, method):
+    learner, batch = warmed(root, method)
+    m = learner.method
+    parameters, before = [p.detach().clone() for p in m.parameters()], buffers(m)
+    views = m.stream_rng.get_state()
+    m.recall(batch)
+    assert all(torch.equal(a, b) for a, b in zip(parameters, m.parameters()))
+    assert all(torch.equal(b, before[n]) for n, b in buffers(m).items())
+    assert torch.equal(views, m.stream_rng.get_state())
+
+
+def test_mir_replays_the_candidates_whose_loss_the_step_raises_most(root):
+    learner, batch = warmed(root, "mir", params={"candidates": 20}, replay_batch_size=6)
+    other = twin(learner, root)
+    candidates = other.memory.sample(20)  # the same generator: the same candidates
+    images, seen = scaled(candidates.images), other.task.seen
+    before = cross_entropies(exact(other.net)(images, logits=True), candidates.labels, seen)
+    other.learn(batch, None)
+    after = cross_entropies(exact(other.net)(images, logits=True), candidates.labels, seen)
+    rise = torch.stack(after) - torch.stack(before)
+    ranked = sorted(range(20), key=lambda i: -rise[i])
+    assert rise[ranked[5]] - rise[ranked[6]] > 1e-4  # the cut is clear of rounding
+    chosen = learner.method.recall(batch)
+    assert sorted(chosen.slots.tolist()) == sorted(candidates.slots[ranked[:6]].tolist())
+    assert torch.equal(chosen.images, learner.method.memory.images[chosen.slots])
+    assert torch.equal(chosen.labels, learner.method.memory.labels[chosen.slots])
+
+
+def test_outputs_with_other_parameters_are_those_of_a_network_that_has_them(root):
+    learner, batch = warmed(root, "mir")
+    net, images = learner.method.net, learner.method.pixels(batch.images)
+    shifted = {n: p.detach() + 0.01 for n, p in net.named_parameters()}
+    features, logits = outputs_with(net, shifted, images)
+    net.load_state_dict(shifted, strict=False)
+    torch.testing.assert_close(features, net(images))
+    torch.testing.assert_close(logits, net(images, logits=True))
+
+
+def test_mir_replays_nothing_from_an_empty_memory_and_all_of_a_small_one(root):
+    learner = fresh(root, "mir", replay_batch_size=15)
+    method = learner.method
+    method.begin_task(learner.stream.tasks[0])
+    batch, following = list(learner.stream.batches(0))[:2]
+    assert method.recall(batch) is None
+    method.remember(batch)
+    assert sorted(method.recall(following).slots.tolist()) == list(range(10))
+
+
+def test_mir_replays_as_many_as_asked_when_that_is_more_than_the_candidates(root):
+    learner, batch = warmed(root, "mir", params={"candidates": 3}, replay_batch_size=12)
+    assert len(learner.method.recall(batch)) == 12
+
+
+def test_mir_leaves_out_the_current_task_when_told_to(root):
+    learner, batch = warmed(root, "mir", (4, 3), replay_current=False, replay_batch_size=5)
+    method = learner.method
+    assert (method.memory.labels >= method.task.old).any()
+    assert (method.recall(batch).labels < method.task.old).all()
