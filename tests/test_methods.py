@@ -72,15 +72,17 @@ def test_a_method_says_what_it_is(method):
 
 @methods
 def test_learns_two_tasks_beyond_chance(method, learner):
-    trial = learner(method=method, fraction=0.4)
+    # All images, 29 steps a task: fewer leave the BatchNorm statistics raw. A gentle learning rate, for so few steps.
+    trial = learner(method=method, fraction=1.0, lr=0.03)
     for _ in range(2):
         trial.run_task()
     check_sound(trial, 2)
-    # Chance is one in the classes that compete; four standard deviations of guessing lie in between.
-    chance = 1 / trial.method.task.seen
-    images = sum(len(trial.stream.test(t)[0]) for t in range(2))
-    beyond = chance + 4 * math.sqrt(chance * (1 - chance) / images)
-    assert np.mean(trial.matrices[""][-1]) > 100 * beyond
+    # Each task right after it was learned: what is forgotten later is the methods' business. Chance is one in the
+    # classes that compete; four standard deviations of guessing lie in between.
+    chances = [1 / task.seen for task in trial.stream.tasks[:2]]
+    variances = [p * (1 - p) / len(trial.stream.test(t)[0]) for t, p in enumerate(chances)]
+    beyond = np.mean(chances) + 4 * math.sqrt(sum(variances)) / 2
+    assert np.mean([row[-1] for row in trial.matrices[""]]) > 100 * beyond
 
 
 @methods

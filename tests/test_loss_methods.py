@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from pcr_ray.config import resolve
+from pcr_ray.learner import Learner
 from pcr_ray.methods.agem import project
 from pcr_ray.stream import Task
 from tests.slow_reference import (
@@ -256,3 +258,17 @@ def test_derpp_stores_the_logits_of_the_original_from_before_the_update(root):
         torch.testing.assert_close(stored, expected[image.numpy().tobytes()], rtol=1e-10, atol=1e-10)
     now = m.net(m.pixels(m.memory.images), logits=True)
     assert (now - m.memory.extras["logits"]).abs().max() > 0.1  # the updates do make a difference
+
+
+def test_er_wa_trains_exactly_as_er_with_a_linear_head(root):
+    small = {"dataset": "digits", "tasks": 2, "fraction": 0.05, "buffer": 100, "lr": 0.03}
+    er, er_wa = (
+        Learner(resolve(small | fields), root=root, device="cpu")
+        for fields in ({"method": "er", "head": "linear"}, {"method": "er_wa"})
+    )
+    for learner in (er, er_wa):
+        learner.run_task()
+        learner.run_task()
+    weights = er_wa.method.net.state_dict()
+    assert all(torch.equal(value, weights[key]) for key, value in er.method.net.state_dict().items())
+    assert er.losses == er_wa.losses
