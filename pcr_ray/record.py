@@ -28,7 +28,7 @@ logging.getLogger("alembic").setLevel(logging.WARNING)
 
 def redact(text: object) -> str:
     """Without user names and passwords of any URI in it."""
-    text = re.sub(r"(://)[^/\s@]*@", r"\1***@", str(text))
+    text = re.sub(r"(://)[^/\s]*@", r"\1***@", str(text))
     return re.sub(r"(?i)\b(password|token|secret|pwd)=[^&\s'\"]+", r"\1=***", text)
 
 

@@ -29,7 +29,8 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True)
 
     def append(self, identity: str, event: str, **content: Any) -> None:
-        line = json.dumps({"event": event, "time": int(time.time() * 1000), **content}) + "\n"
+        # The leading newline ends a line that a crash cut short; empty lines mean nothing.
+        line = "\n" + json.dumps({"event": event, "time": int(time.time() * 1000), **content}) + "\n"
         with self.events_file(identity).open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()

@@ -103,7 +103,9 @@ def test_a_killed_sweep_continues_to_the_numbers_of_an_undisturbed_one(undisturb
     (tmp_path / "slow").touch()
     process = start_sweep(tmp_path, root)
     spool = tmp_path / "runs/tiny/spool"
-    wait_for(lambda: any(len(f.read_text().splitlines()) >= 3 for f in spool.glob("*.jsonl")), "two finished tasks")
+    wait_for(
+        lambda: any(f.read_text().count('"event": "task"') >= 2 for f in spool.glob("*.jsonl")), "two finished tasks"
+    )
     kill_everything(process)
     (tmp_path / "slow").unlink()
     result = run_sweep(tmp_path, root)

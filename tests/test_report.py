@@ -1,0 +1,175 @@
+"""Reports from a real MLflow store: numbers, intervals, the paper's numbers, what is missing, offline files."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+
+from pcr_ray import report, sweepfile
+from pcr_ray.answers import collect
+from pcr_ray.errors import InputError
+from pcr_ray.parent import ParentRun
+from pcr_ray.record import Record, read_param, redact, tracking_uri
+from pcr_ray.render import Grid, latex
+from pcr_ray.spool import Courier, Spool
+from pcr_ray.stats import estimate
+
+CONTENT = {
+    "name": "study",
+    "fixed": {"dataset": "digits", "tasks": 2},
+    "grid": {"method": ["pcr", "finetune"], "buffer": [50, 100], "seed": {"range": [0, 3]}},
+    "report": {
+        "question": "Is <PCR> better & why?",
+        "x": "buffer",
+        "paper": [{"method": "pcr", "buffer": 100, "value": 70.5, "ci": 1.5}, {"method": "finetune", "value": 18.0}],
+    },
+}
+
+
+def accuracy(trial: object) -> float:
+    """A made-up, known number for every trial."""
+    return {"pcr": 60.0, "finetune": 20.0}[trial.method] + trial.buffer / 10 + 2 * trial.seed
+
+
+def deliver(record: Record, sweep: sweepfile.Sweep, folder: Path, leave: int = 0, fail: int = 0) -> Spool:
+    """Write the trials of a sweep as the tracker would; the last `leave` not at all, `fail` before them as failed."""
+    spool = Spool(folder / "spool")
+    courier = Courier(spool, record, sweep.name, ParentRun(record, sweep).run_id)
+    identities = list(sweep.trials)[: len(sweep.trials) - leave]
+    for number, identity in enumerate(identities):
+        trial = sweep.trials[identity]
+        spool.append(identity, "start", name=report.trial_name(sweep, identity), params=trial.flat())
+        if number >= len(identities) - fail:
+            spool.append(identity, "end", status="FAILED", reason="it broke")
+            continue
+        final = accuracy(trial)
+        for task in (1, 2):
+            spool.append(identity, "task", task=task, metrics={"average_accuracy": final + 10 * (2 - task)})
+        last = {"final_accuracy": final, "forgetting": 1.0, "new_accuracy": final, "samples_per_second": 9.0}
+        spool.append(identity, "task", task=3, metrics=last)
+        matrix = [[final + 10], [final, final]]
+        results = {"config": trial.model_dump(), "accuracy_matrix": matrix, "ncm_accuracy_matrix": []}
+        spool.append(identity, "end", status="FINISHED", results=results)
+    assert courier.deliver_all(), courier.trouble
+    return spool
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, sweepfile.Sweep, Path]:
+    folder = tmp_path_factory.mktemp("report")
+    record = Record(f"sqlite:///{folder / 'mlflow.db'}")
+    sweep = sweepfile.parse(CONTENT, "a file")
+    deliver(record, sweep, folder)
+    return record, sweep, folder
+
+
+def test_confidence_intervals_are_those_of_scipy_and_one_value_has_none() -> None:
+    values = [61.2, 58.7, 60.1, 57.9]
+    low, high = scipy_stats.t.interval(0.95, 3, loc=sum(values) / 4, scale=scipy_stats.sem(values))
+    mean, ci, n = estimate(values)
+    assert math.isclose(mean - ci, low) and math.isclose(mean + ci, high) and n == 4
+    assert estimate([3.0]) == (3.0, None, 1) and "no CI" in str(estimate([3.0]))
+
+
+def test_cells_are_means_over_seeds_with_the_papers_number_beside(filled) -> None:
+    record, sweep, _ = filled
+    answer = collect(sweep, record)
+    assert answer.complete
+    cells = {(c.series, c.x): c for c in answer.cells}
+    assert cells["pcr", 100].estimate.mean == 72.0 and cells["pcr", 100].estimate.n == 3
+    assert cells["pcr", 100].paper["value"] == 70.5 and cells["pcr", 50].paper is None
+    assert set(cells) == {("pcr", 50), ("pcr", 100), ("finetune", 0)}, "fine-tuning has no buffer and runs once"
+    grid = report.table(answer, answer.cells)
+    assert grid.header == ["method", "buffer 50", "buffer 100"]
+    rows = {row[0]: row[1:] for row in grid.rows}
+    assert "[paper 70.5 ± 1.5]" in rows["PCR"][1] and rows["FINE-TUNE"][0] == rows["FINE-TUNE"][1]
+
+
+def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> None:
+    record, sweep, _ = filled
+    folder = report.write(collect(sweep, record), record, tmp_path / "study")
+    frame = pd.read_csv(folder / "results.csv")
+    assert len(frame) == 9 and set(frame["head"]) == {"softmax"}
+    assert {"method", "buffer", "seed", "final_accuracy", "forgetting"} <= set(frame.columns)
+    page = (folder / "report.html").read_text()
+    assert "Is &lt;PCR&gt; better &amp; why?" in page
+    assert page.count("data:image/png;base64,") == 2
+    assert not re.search(r'(src|href)="(?!data:)', page), "nothing is fetched"
+    assert r"72.0 $\pm$" in (folder / "table.tex").read_text()
+    for picture in folder.glob("*.png"):
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_unfinished_sweep_is_reported_with_what_is_missing_and_failed(tmp_path: Path) -> None:
+    record = Record(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    sweep = sweepfile.parse(CONTENT, "a file")
+    deliver(record, sweep, tmp_path, leave=2, fail=1)
+    answer = collect(sweep, record)
+    assert len(answer.missing) == 2 and list(answer.failed.values()) == ["it broke"]
+    text = (report.write(answer, record, tmp_path / "out") / "report.md").read_text()
+    assert "6 of 9 trials are finished" in text and "Missing trials" in text and "it broke" in text
+
+
+def test_a_sweep_is_found_again_by_its_name(filled) -> None:
+    record, sweep, _ = filled
+    again = report.find("study", record, [])
+    assert list(again.trials) == list(sweep.trials) and again.spec.report.question == CONTENT["report"]["question"]
+    with pytest.raises(InputError, match="did you mean 'study'"):
+        report.find("studdy", record, [])
+
+
+def test_delivering_the_same_events_again_changes_nothing(filled, tmp_path: Path) -> None:
+    record, sweep, _ = filled
+    identity = next(iter(sweep.trials))
+    run = record.trials()[identity].info.run_id
+    before = record.client.get_metric_history(run, "average_accuracy")
+    deliver(record, sweep, tmp_path)
+    assert record.trials()[identity].info.run_id == run
+    assert record.client.get_metric_history(run, "average_accuracy") == before
+    assert len(list(record.runs(kind="trial", identity=identity))) == 1 and len(list(record.runs(kind="sweep"))) == 1
+
+
+def test_a_half_written_line_at_the_end_of_a_spool_is_left_out(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append("a", "start", name="a", params={})
+    with spool.events_file("a").open("a") as file:
+        file.write('{"event": "task", "ti')
+    assert [e["event"] for e in spool.events("a")] == ["start"]
+    spool.append("a", "end", status="KILLED")
+    assert [e["event"] for e in spool.events("a")] == ["start", "end"]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["http://me:secret@host/x", "postgresql+psycopg2://me:secret@host:5432/db", "https://host/?token=secret&a=1",
+     "mysql://me:sec@ret@host/db", "postgresql://host/db?user=me&password=secret"],
+)  # fmt: skip
+def test_credentials_are_redacted(uri: str) -> None:
+    shown = redact(f"cannot reach {uri}: refused")
+    assert "secret" not in shown and "ret@" not in shown and "host" in shown and "refused" in shown
+
+
+def test_the_default_store_is_absolute_and_nonsense_is_refused(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
+    assert tracking_uri() == "http://somewhere" and tracking_uri("sqlite:///a.db") == f"sqlite:///{tmp_path}/a.db"
+    with pytest.raises(InputError, match="expected http"):
+        tracking_uri("mlflow.db")
+
+
+def test_parameters_survive_the_way_through_mlflow(filled) -> None:
+    record, sweep, _ = filled
+    for identity, run in record.trials().items():
+        assert {k: read_param(v) for k, v in run.data.params.items()} == sweep.trials[identity].flat()
+
+
+def test_latex_escapes_what_latex_would_read() -> None:
+    text = latex("a_b & 5%", Grid(["x_1"], [["a&b"]], frozenset({(0, 0)})))
+    assert r"a\_b \& 5\%" in text and r"\textbf{a\&b}" in text
