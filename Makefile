@@ -27,5 +27,8 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+bench: install
+	$(BIN)/python -m pcr_ray.bench
+
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache

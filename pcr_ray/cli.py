@@ -11,10 +11,13 @@ from pcr_ray.errors import InputError
 from pcr_ray.registry import did_you_mean
 
 COMMANDS = {
-    "sweep": ("pcr_ray.sweep", "run a sweep file on Ray, recorded in MLflow"),
-    "report": ("pcr_ray.report", "write a sweep's tables and figures from MLflow"),
-    "ui": ("pcr_ray.ui", "open the MLflow UI of the same store on 127.0.0.1"),
-    "train": ("pcr_ray.train", "run one trial, without Ray or MLflow"),
+    "sweep": ("pcr_ray.sweep:main", "run a sweep file on Ray, recorded in MLflow"),
+    "report": ("pcr_ray.report:main", "write a sweep's tables and figures from MLflow"),
+    "ui": ("pcr_ray.ui:main", "open the MLflow UI of the same store on 127.0.0.1"),
+    "train": ("pcr_ray.train:main", "run one trial, without Ray or MLflow"),
+    "methods": ("pcr_ray.listing:methods", "list the methods and their parameters"),
+    "datasets": ("pcr_ray.listing:datasets", "list the datasets"),
+    "bench": ("pcr_ray.bench:main", "time a step of each method"),
 }
 
 
@@ -32,8 +35,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if argv[0] not in COMMANDS:
         raise InputError(f"unknown command '{argv[0]}'{did_you_mean(argv[0], list(COMMANDS))}")
-    module = importlib.import_module(COMMANDS[argv[0]][0])
-    return module.main(argv[1:])
+    module, _, function = COMMANDS[argv[0]][0].partition(":")
+    return getattr(importlib.import_module(module), function)(argv[1:])
 
 
 def entry() -> None:

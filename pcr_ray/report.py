@@ -236,20 +236,13 @@ def _appendix(answer: Answer) -> list[Block]:
     blocks: list[Block] = []
     if answer.failed:
         blocks.append(Heading("Failed trials"))
-        blocks.append(Items([f"{trial_name(sweep, i)}: {reason}" for i, reason in answer.failed.items()]))
+        blocks.append(Items([f"{sweep.trial_name(i)}: {reason}" for i, reason in answer.failed.items()]))
     if answer.missing:
-        names = [trial_name(sweep, i) for i in answer.missing]
+        names = [sweep.trial_name(i) for i in answer.missing]
         more = [f"… and {len(names) - 50} more"] if len(names) > 50 else []
         blocks += [Heading("Missing trials"), Items(names[:50] + more)]
     blocks += [Heading("The sweep as it was run"), Code(sweep.to_yaml().strip())]
     return blocks
-
-
-def trial_name(sweep: Sweep, identity: str) -> str:
-    """The fields that tell this trial from the sweep's others."""
-    flat = sweep.trials[identity].flat()
-    parts = [f"{k}={flat.get(k)}" for k in sweep.varying if k != "method" and flat.get(k) is not None]
-    return " ".join([str(flat["method"]), *parts])
 
 
 def show(answer: Answer) -> None:
@@ -268,7 +261,7 @@ def show(answer: Answer) -> None:
     if answer.missing:
         console.print(f"{len(answer.missing)} of {len(answer.sweep.trials)} trials are not finished: preliminary.")
     for identity, reason in answer.failed.items():
-        console.print(f"failed: {trial_name(answer.sweep, identity)}: {reason}", markup=False, soft_wrap=True)
+        console.print(f"failed: {answer.sweep.trial_name(identity)}: {reason}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pcr_ray import report, sweepfile
-from pcr_ray.answers import collect
+from pcr_ray import sweepfile
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
 from pcr_ray.datasets import data_root, prepare
@@ -210,7 +209,7 @@ def _launch(plan: Plan, options: argparse.Namespace, folder: Path, spool: Spool,
             console.print(
                 f"warning: {storage} is not shared with {', '.join(blind)}: a trial that moves there starts over"
             )
-        names = {i: report.trial_name(sweep, i) for i in plan.todo}
+        names = {i: sweep.trial_name(i) for i in plan.todo}
         courier.start()
         view = Progress(
             console, plan.todo, spec.report.series, len(plan.done), len(plan.failed), len(sweep.trials), courier
@@ -237,6 +236,9 @@ def _prepare_data(trials: dict[str, TrialConfig], root: Path) -> None:
 def _conclude(
     sweep: Sweep, record: Record, parent: ParentRun, folder: Path, code: int, options: argparse.Namespace
 ) -> None:  # fmt: skip
+    from pcr_ray import report  # pandas and matplotlib: a dry run does without
+    from pcr_ray.answers import collect
+
     answer = collect(sweep, record)
     report.write(answer, record, folder)
     parent.conclude(folder, {ALL_DONE: "FINISHED", SOME_FAILED: "FAILED"}.get(code, "KILLED"))

@@ -76,6 +76,12 @@ class Sweep:
     def name(self) -> str:
         return self.spec.name
 
+    def trial_name(self, identity: str) -> str:
+        """The fields that tell this trial from the sweep's others."""
+        flat = self.trials[identity].flat()
+        parts = [f"{k}={flat.get(k)}" for k in self.varying if k != "method" and flat.get(k) is not None]
+        return " ".join([str(flat["method"]), *parts])
+
     def to_yaml(self) -> str:
         """The file as it was run, with overrides applied."""
         return yaml.safe_dump(self.spec.model_dump(exclude_defaults=True), sort_keys=False, allow_unicode=True)

@@ -43,7 +43,7 @@ def deliver(record: Record, sweep: sweepfile.Sweep, folder: Path, leave: int = 0
     identities = list(sweep.trials)[: len(sweep.trials) - leave]
     for number, identity in enumerate(identities):
         trial = sweep.trials[identity]
-        spool.append(identity, "start", name=report.trial_name(sweep, identity), params=trial.flat())
+        spool.append(identity, "start", name=sweep.trial_name(identity), params=trial.flat())
         if number >= len(identities) - fail:
             spool.append(identity, "end", status="FAILED", reason="it broke")
             continue

@@ -9,6 +9,7 @@ import yaml
 
 from pcr_ray import sweepfile
 from pcr_ray.errors import InputError
+from tests.sweeping import run_sweep
 
 SHIPPED = sorted((Path(__file__).parent.parent / "sweeps").glob("*.yaml"))
 
@@ -138,3 +139,19 @@ def test_a_sweep_written_out_and_read_again_has_the_same_trials() -> None:
     for sweep in (parse(BASE, "grid.seed=[1]"), sweepfile.load(SHIPPED[0])):
         again = sweepfile.parse(yaml.safe_load(sweep.to_yaml()), "again")
         assert list(again.trials) == list(sweep.trials) and again.spec.report == sweep.spec.report
+
+
+def test_a_dry_run_shows_the_plan_and_leaves_nothing_behind(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(BASE)
+    result = run_sweep(tmp_path, root, "--dry-run")
+    assert result.returncode == 0, result.stderr
+    assert "12 trials over method, buffer, seed" in result.stdout and "12 to run" in result.stdout
+    assert "forecast" in result.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_bad_file_ends_with_exit_code_2_and_no_traceback(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text("{name: a, grid: {sed: [0]}}")
+    result = run_sweep(tmp_path, root)
+    assert result.returncode == 2 and "did you mean 'seed'" in result.stderr
+    assert "Traceback" not in result.stderr and [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]

@@ -9,4 +9,4 @@ class Cifar10(Cifar):
     title = "Split CIFAR10"
     classes, tasks = 10, 5
     torchvision_name, directory = "CIFAR10", "cifar-10-batches-py"
-    how_to_get = "Put one of them there, or give the machine a network for one download."
+    how_to_get = "Downloaded by torchvision; on a machine without network, put one of these there."

@@ -9,4 +9,4 @@ class Cifar100(Cifar):
     title = "Split CIFAR100"
     classes, tasks = 100, 10
     torchvision_name, directory = "CIFAR100", "cifar-100-python"
-    how_to_get = "Put one of them there, or give the machine a network for one download."
+    how_to_get = "Downloaded by torchvision; on a machine without network, put one of these there."

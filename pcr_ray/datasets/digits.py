@@ -17,7 +17,7 @@ class Digits(Dataset):
     title = "Split Digits"
     classes, tasks, image_size = 10, 5, 16
     train_images = 1433
-    how_to_get = "It comes with scikit-learn: pip install scikit-learn"
+    how_to_get = "It comes with scikit-learn."
 
     def native(self, root: Path) -> tuple[Images, Images, list[str]]:
         from sklearn.datasets import load_digits

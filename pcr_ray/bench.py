@@ -1,0 +1,121 @@
+"""What a step costs: every method against ER, and batched augmentation against torchvision image by image.
+
+Times vary from run to run; ratios are measured side by side, in turns, in one process.
+python -m pcr_ray.bench [--dataset cifar10] [METHOD ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from rich.table import Table
+
+from pcr_ray.config import resolve_or_exit
+from pcr_ray.console import console, run
+from pcr_ray.errors import InputError
+
+
+def main(argv: Sequence[str]) -> int:
+    p = argparse.ArgumentParser(prog="pcr-ray bench", description="Time a step of each method against one of ER.")
+    p.add_argument("methods", nargs="*", metavar="METHOD", help="default: all")
+    p.add_argument("--dataset", default="digits", help="decides the image size and number of classes")
+    p.add_argument("--model", default="reduced_resnet18")
+    p.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps of each (default: 10)")
+    p.add_argument("--data-root", metavar="DIR")
+    p.add_argument("--device", default="auto")
+    p.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (default: 1)")
+    options = p.parse_args(argv)
+    if options.steps < 1 or options.threads < 1:
+        raise InputError("--steps and --threads need 1 or more")
+    import torch
+
+    from pcr_ray.methods import METHODS
+
+    torch.set_num_threads(options.threads)
+    names = options.methods or [n for n in METHODS.names() if n != "er"]
+    for name in names:
+        METHODS.get(name)
+    console.print(
+        f"torch {torch.__version__}, {options.dataset}, {options.model}, batch 10 + 10, {options.threads} thread, "
+        f"median of {options.steps} steps in task 2"
+    )
+    table = Table()
+    for column in ("method", "ms a step", "ms a step of ER beside it", "ratio"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for name in names:
+        mine, base = in_turns([stepper(n, options) for n in (name, "er")], options.steps)
+        table.add_row(name, f"{1e3 * mine:.1f}", f"{1e3 * base:.1f}", f"{mine / base:.2f}")
+    console.print(table)
+    batched, single = in_turns(augmenters(options.dataset), options.steps)
+    console.print(
+        f"augmenting 20 images: batched {1e3 * batched:.2f} ms, torchvision one by one {1e3 * single:.2f} ms, "
+        f"ratio {single / batched:.1f}"
+    )
+    return 0
+
+
+def in_turns(functions: list[Callable[[], object]], count: int) -> list[float]:
+    """Median seconds of each, called alternately, so that a busy machine disturbs all alike."""
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(count):
+        for function, record in zip(functions, times):
+            started = time.perf_counter()
+            function()
+            record.append(time.perf_counter() - started)
+    return [median(t) for t in times]
+
+
+def stepper(method: str, options: argparse.Namespace) -> Callable[[], object]:
+    """A training step in the second task, with a full batch and a memory to draw from."""
+    import torch
+
+    from pcr_ray.learner import Learner
+
+    raw = {"dataset": options.dataset, "model": options.model, "method": method, "buffer": 100}
+    learner = Learner(resolve_or_exit(raw, "this cannot be timed"), root=options.data_root, device=options.device)
+    method_ = learner.method
+    method_.train()
+    for task, warm_up in zip(learner.stream.tasks, (12, 3)):
+        if task.index:
+            method_.end_task()
+        method_.begin_task(task)
+        for batch in itertools.islice(learner.stream.batches(task.index), warm_up):
+            method_.step(batch)
+    batches = itertools.cycle(b for b in learner.stream.batches(1) if len(b) == 10)
+
+    def step() -> None:
+        method_.step(next(batches))
+        if learner.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return step
+
+
+def augmenters(dataset: str) -> list[Callable[[], object]]:
+    """Ours on a batch of 20, and torchvision's transforms of the same pipeline on each of them."""
+    import torch
+    from torchvision.transforms import v2
+
+    from pcr_ray.augment import Augmentation
+    from pcr_ray.datasets import DATASETS
+
+    size = DATASETS.get(dataset).image_size or 32
+    images, rng, ours = torch.rand(20, 3, size, size), torch.Generator(), Augmentation()
+    theirs = v2.Compose(
+        [
+            v2.RandomResizedCrop(size, ours.scale, ours.ratio),
+            v2.RandomHorizontalFlip(ours.flip),
+            v2.RandomApply([v2.ColorJitter(ours.brightness, ours.contrast, ours.saturation, ours.hue)], ours.jitter),
+            v2.RandomGrayscale(ours.grey),
+        ]
+    )
+    return [lambda: ours(images, rng), lambda: torch.stack([theirs(image) for image in images])]
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
