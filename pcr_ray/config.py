@@ -155,7 +155,7 @@ def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
     values[unused] = TrialConfig.model_fields[unused].default
     if problems:
         raise ConfigProblems(problems)
-    return TrialConfig.model_validate(values)
+    return config.model_copy(update=values)  # all of it is validated by now
 
 
 def resolve_or_exit(raw: Mapping[str, Any], what: str, *, strict: bool = True) -> TrialConfig:
