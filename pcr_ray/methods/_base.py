@@ -119,7 +119,7 @@ class Method(nn.Module):
 
     def descend(self) -> None:
         """Apply the gradients; the one place that sees them all."""
-        if self.config.proxy_gradients:
+        if self.config.proxy_gradients and self.net.head.weight.grad is not None:  # None: the loss has no proxies
             self.proxy_gradients += self.net.head.weight.grad.norm(dim=1)
         self.optimiser.step()
 
