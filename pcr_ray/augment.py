@@ -18,7 +18,13 @@ TRIES = 10  # torchvision's number of attempts to find a crop that fits
 
 @dataclass(frozen=True)
 class Augmentation:
-    """RandomResizedCrop, flip, ColorJitter and grey, as probabilities and ranges."""
+    """RandomResizedCrop, flip, ColorJitter and grey, as probabilities and ranges.
+
+    With `reflect` the crop is a window on the image rather than a cut-out: pixels beside the window take part
+    in the interpolation at its edge, and where a sampled position leaves the image, the image goes on mirrored
+    at its border. The windows drawn here lie inside the image, at half pixels too, so that a position leaves it
+    by less than half a pixel; `crop_resize` itself takes any window.
+    """
 
     scale: tuple[float, float] = (0.2, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -29,6 +35,7 @@ class Augmentation:
     saturation: float = 0.4
     hue: float = 0.1
     grey: float = 0.2
+    reflect: bool = False
 
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
         n, _, height, width = images.shape
@@ -36,7 +43,8 @@ class Augmentation:
         u = torch.rand(2 * TRIES + 9, n, generator=rng)
         order = torch.randperm(4, generator=rng).tolist()  # as in kornia: one order a batch, factors per image
         u = u.to(images.device, non_blocking=True)
-        images = crop_resize(images, self.boxes(u[: 2 * TRIES + 2], height, width), u[2 * TRIES + 2] < self.flip)
+        boxes, flip = self.boxes(u[: 2 * TRIES + 2], height, width), u[2 * TRIES + 2] < self.flip
+        images = crop_resize(images, boxes, flip, reflect=self.reflect)
         rest = u[2 * TRIES + 3 :]
         if self.jitter:
             images = torch.where(_per_image(rest[0] < self.jitter), self.colours(images, rest[1:5], order), images)
@@ -52,8 +60,9 @@ class Augmentation:
         found = fits.any(0)
         w = torch.where(found, w.gather(0, first)[0], torch.full_like(w[0], width))
         h = torch.where(found, h.gather(0, first)[0], torch.full_like(h[0], height))
-        top = torch.floor(u[2 * TRIES] * (height - h + 1))
-        left = torch.floor(u[2 * TRIES + 1] * (width - w + 1))
+        steps = 2 if self.reflect else 1  # positions a pixel
+        top = torch.floor(u[2 * TRIES] * (steps * (height - h) + 1)) / steps
+        left = torch.floor(u[2 * TRIES + 1] * (steps * (width - w) + 1)) / steps
         return torch.stack([top, left, h, w], 1)
 
     def colours(self, images: Tensor, u: Tensor, order: list[int]) -> Tensor:
@@ -68,26 +77,35 @@ class Augmentation:
         return images
 
 
-PIPELINES: dict[str, Augmentation | None] = {"paper": Augmentation(), "none": None}
+PIPELINES: dict[str, Augmentation | None] = {
+    "paper": Augmentation(),
+    "ocm": Augmentation(scale=(0.3, 1.0), jitter=0.0, grey=0.25, reflect=True),
+    "none": None,
+}
 
 
-def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor) -> Tensor:
+def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor, *, reflect: bool = False) -> Tensor:
     """Crop each image, resize it back bilinearly and mirror it where `flip`.
 
     Both directions are one matrix a side: row o holds the hat function around the source position of
-    output pixel o. Positions are clamped to the crop, as torchvision crops before it resizes.
+    output pixel o. Positions are clamped to the crop, as torchvision crops before it resizes; with `reflect`
+    they are mirrored at the image's border instead, as `grid_sample` does with reflection padding.
     """
     height, width = images.shape[-2:]
-    rows = _interpolation(boxes[:, 0], boxes[:, 2], height)  # (N, H, H)
-    columns = _interpolation(boxes[:, 1], boxes[:, 3], width)
+    rows = _interpolation(boxes[:, 0], boxes[:, 2], height, reflect)  # (N, H, H)
+    columns = _interpolation(boxes[:, 1], boxes[:, 3], width, reflect)
     columns = torch.where(flip[:, None, None], columns.flip(1), columns)
     return rows[:, None] @ images @ columns.transpose(1, 2)[:, None]
 
 
-def _interpolation(start: Tensor, length: Tensor, size: int) -> Tensor:
+def _interpolation(start: Tensor, length: Tensor, size: int, reflect: bool) -> Tensor:
     pixels = torch.arange(size, device=start.device, dtype=start.dtype)
     source = (pixels + 0.5) * (length / size)[:, None] - 0.5
-    source = torch.minimum(source.clamp(min=0), length[:, None] - 1) + start[:, None]
+    if reflect:
+        folded = (source + start[:, None] + 0.5) % (2 * size)  # the image spans 0 to size, its mirror image the rest
+        source = (size - (size - folded).abs() - 0.5).clamp(0, size - 1)
+    else:
+        source = torch.minimum(source.clamp(min=0), length[:, None] - 1) + start[:, None]
     return (1 - (source[:, :, None] - pixels).abs()).clamp(min=0)
 
 

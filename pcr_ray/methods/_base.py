@@ -78,7 +78,7 @@ class Method(nn.Module):
     def recall(self, batch: Batch) -> Recalled | None:
         """What to replay beside this batch."""
         below = None if self.config.replay_current else self.task.old
-        return self.memory.sample(self.config.replay_batch_size, below=below) if self.uses_memory else None
+        return self.memory.sample(self.replay_count, below=below) if self.uses_memory else None
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         raise NotImplementedError(f"method '{self.name}' defines no loss")
@@ -114,6 +114,12 @@ class Method(nn.Module):
         """The counterpart of `extra_state`."""
 
     # What methods use.
+
+    @property
+    def replay_count(self) -> int:
+        """How many images to replay per step."""
+        count, per_class = self.config.replay_batch_size, self.config.replay_per_class
+        return count if per_class is None else min(count, per_class * self.task.seen)
 
     def step(self, batch: Batch) -> Tensor:
         loss = self.learn(batch, self.recall(batch))
