@@ -38,8 +38,9 @@ def lines(
     place = {x: i for i, x in enumerate(xs)}  # evenly spaced: batch sizes and buffers grow by factors
     for index, (name, points) in enumerate(data.items()):
         order = sorted(points, key=sort_key)
+        dodge = 0.03 * (index - (len(data) - 1) / 2)  # intervals side by side, not on top of each other
         axes.errorbar(
-            [place[x] for x in order],
+            [place[x] + dodge for x in order],
             [points[x].mean for x in order],
             yerr=[points[x].ci or 0 for x in order],
             label=name,
@@ -56,6 +57,7 @@ def lines(
         axes.plot([], [], "x", color="grey", label="paper")
     axes.set_xticks(range(len(xs)), [str(x) for x in xs])
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    _within_percent(axes, ylabel)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, ncols=2 if len(data) + len(across) > 6 else 1)
     return figure
@@ -82,9 +84,17 @@ def curves(panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], *, yla
     for axes in list(grid.flat)[len(panels) :]:
         axes.axis("off")
     grid[0][0].set_ylabel(ylabel)
+    _within_percent(grid[0][0], ylabel)
     grid[0][0].legend(fontsize=8)
     figure.suptitle(title, fontsize=10)
     return figure
+
+
+def _within_percent(axes: Any, ylabel: str) -> None:
+    """Intervals of few seeds reach beyond what a percentage can be."""
+    if "%" in ylabel:
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(0, low), min(100, high))
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
