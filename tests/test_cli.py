@@ -1,0 +1,51 @@
+"""The pcr-ray command: what it lists, how it answers mistakes, and docs that are held to the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pcr_ray.cli import COMMANDS, main
+from pcr_ray.console import run
+from pcr_ray.datasets import DATASETS
+from pcr_ray.listing import methods_markdown
+from pcr_ray.methods import METHODS
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0 and f"pcr-ray {command}" in capsys.readouterr().out
+
+
+def test_an_unknown_command_suggests_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(main, ["swep"]) == 2
+    assert "did you mean 'sweep'" in capsys.readouterr().err
+
+
+def test_lists_name_all_methods_and_datasets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0 and main(["datasets"]) == 0
+    shown = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", shown) for name in [*METHODS.names(), *DATASETS.names()])
+
+
+def test_the_methods_page_says_what_the_code_says() -> None:
+    page = (REPOSITORY / "docs/methods.md").read_text()
+    assert page == methods_markdown(), "run: pcr-ray methods --markdown > docs/methods.md"
+
+
+@pytest.mark.parametrize("method", list(METHODS), ids=lambda m: m.name)
+def test_every_method_and_parameter_is_documented(method: type) -> None:
+    assert method.title and method.idea
+    assert all(field.description for field in method.Params.model_fields.values())
