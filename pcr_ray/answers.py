@@ -11,12 +11,11 @@ import pandas as pd
 from pcr_ray.config import TrialConfig
 from pcr_ray.record import REASON, Record
 from pcr_ray.stats import Estimate, estimate
-from pcr_ray.sweepfile import Sweep
+from pcr_ray.sweepfile import METRICS, Sweep
 
 PREFIX = {"softmax": "", "ncm": "ncm_"}
-HEADED = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting")  # metrics that each head has
-SHARED = ("loss", "samples_per_second")
-IRRELEVANT = (0, None)  # what `resolve` makes of a field that a method ignores
+HEADED, SHARED = METRICS[:4], METRICS[4:]  # metrics that each head has, and those of the training
+ANY = "any"  # stands for the value of a field that a trial's method ignores: it holds for all values
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,18 @@ def _column(name: str) -> str:
     return "classifier" if name == "head" else name
 
 
+def value_of(trial: TrialConfig, name: str) -> Any:
+    """A field's value as a key, or ANY where the trial's method has no use for the field."""
+    from pcr_ray.methods import METHODS
+
+    value = trial.flat().get(name)
+    if name in ("buffer", "replay_batch_size", "replay_per_class") and not METHODS.get(trial.method).uses_memory:
+        return ANY
+    if value is None and (name == "gamma" or name.startswith("params.")):
+        return ANY
+    return tuple(value) if isinstance(value, list) else value
+
+
 def panel_fields(sweep: Sweep) -> list[str]:
     """What varies besides the series, x and the seed: each combination is a table of its own."""
     spec = sweep.spec.report
@@ -101,11 +112,10 @@ def _cells(sweep: Sweep, frame: pd.DataFrame) -> list[Cell]:
     example: dict[tuple[Any, ...], TrialConfig] = {}
     values = frame.set_index(["trial", "head"])[spec.y].to_dict()
     for identity, trial in sweep.trials.items():
-        flat = trial.flat()
-        panel = tuple((f, flat.get(f)) for f in panels)
+        panel = tuple((f, value_of(trial, f)) for f in panels)
         for head in spec.heads:
             if (identity, head) in values and values[identity, head] == values[identity, head]:
-                key = (panel, flat.get(spec.series), head, flat.get(x) if x else None)
+                key = (panel, value_of(trial, spec.series), head, value_of(trial, x) if x else None)
                 groups.setdefault(key, []).append(float(values[identity, head]))
                 example[key] = trial
     return [

@@ -6,9 +6,7 @@ import contextlib
 import importlib
 import logging
 import os
-import signal
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,6 +41,11 @@ def cluster(address: str | None, verbose: bool) -> Iterator[None]:
     """A local Ray of our own, or a connection to a cluster; Ray's noise off unless asked for."""
     import ray
 
+    if address and address.startswith("ray://"):
+        raise InputError(
+            f"--address {address}: Tune does not run through Ray Client; run the command on the cluster with "
+            "--address auto (ray job submit does that)"
+        )
     _quiet(verbose)
     try:
         ray.init(
@@ -71,7 +74,7 @@ def _quiet(verbose: bool) -> None:
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
         warnings.filterwarnings("ignore", module=r"ray\.")
         for name in ("ray", "ray.tune", "ray.data", "ray.train"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by the tracker
 
 
 def settle_resources(wanted: Resources | None) -> Resources:
@@ -89,7 +92,7 @@ def settle_resources(wanted: Resources | None) -> Resources:
             f"resources.gpu: {wanted.gpu:g} asked for, but the cluster has no GPU; use resources: auto or gpu: 0 "
             "(or autoscaling: true on a cluster that adds GPU nodes on demand)"
         )
-    if not any(n.get("CPU", 0) >= wanted.cpu and n.get("GPU", 0) >= min(wanted.gpu, 1e9) for n in nodes):
+    if not any(n.get("CPU", 0) >= wanted.cpu and n.get("GPU", 0) >= wanted.gpu for n in nodes):
         biggest = max(nodes, key=lambda n: (n.get("GPU", 0), n.get("CPU", 0)), default={})
         raise InputError(
             f"resources: cpu {wanted.cpu:g} and gpu {wanted.gpu:g} asked for on one node, but the largest has "
@@ -139,7 +142,7 @@ def run(launch: Launch, resources: Resources, trials: dict[str, TrialConfig], ca
         "compile": launch.compile,
     }
     bundle = {"CPU": resources.cpu} | ({"GPU": resources.gpu} if resources.gpu else {})
-    with tempfile.TemporaryDirectory(prefix="pcr_ray-tune-") as scratch, _sigterm_is_sigint():
+    with tempfile.TemporaryDirectory(prefix="pcr_ray-tune-") as scratch:
         tune.Tuner(
             tune.with_resources(load_trainable(launch.trainable), tune.PlacementGroupFactory([bundle])),
             # Plain validated values: Tune would evaluate some mappings of raw YAML as Python.
@@ -169,16 +172,3 @@ def load_trainable(name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(f"trainable: '{name}' cannot be imported: {error}") from None
-
-
-@contextlib.contextmanager
-def _sigterm_is_sigint() -> Iterator[None]:
-    """Tune stops gracefully on SIGINT and SIGUSR1; make SIGTERM do the same."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -40,10 +40,9 @@ class ParentRun:
             record.client.log_artifacts(self.run_id, folder)
 
     def tidy(self, known: dict[str, Any]) -> None:
-        """Runs of this sweep that a killed driver left RUNNING and that the sweep no longer asks for."""
-        for identity, run in known.items():
-            mine = run.info.status == "RUNNING" and run.data.tags.get(SWEEP) == self.sweep.name
-            if mine and identity not in self.sweep.trials:
+        """Runs of this sweep that a killed driver left RUNNING; those that are still asked for will run again."""
+        for run in known.values():
+            if run.info.status == "RUNNING" and run.data.tags.get(SWEEP) == self.sweep.name:
                 self.record.client.set_terminated(run.info.run_id, status="KILLED")
 
     def conclude(self, folder: Path, status: str) -> None:
@@ -51,6 +50,9 @@ class ParentRun:
         for pattern in REPORT_FILES:
             for file in folder.glob(pattern):
                 self.record.client.log_artifact(self.run_id, str(file))
+        self.close(status)
+
+    def close(self, status: str) -> None:
         self.record.client.set_terminated(self.run_id, status=status)
 
 

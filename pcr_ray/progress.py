@@ -113,9 +113,9 @@ class Progress:
         running: dict[str, list[float | None]] = defaultdict(list)
         for identity, accuracy in list(self.running.items()):
             running[self._label(identity)].append(accuracy)
-        means = {s: fmean(v) for s, v in self.finals.items()}
+        means = {s: fmean(v) for s, v in list(self.finals.items())}  # a copy: this runs in the view's own thread
         best = max(means, key=means.__getitem__, default=None)
-        for label in sorted({*self.finals, *running}, key=lambda s: -means.get(s, 0)):
+        for label in sorted({*means, *running}, key=lambda s: -means.get(s, 0)):
             so_far = [a for a in running[label] if a is not None]
             mean = f"{means[label]:.1f}" if label in means else ""
             cells = (label, str(len(self.finals.get(label, []))), mean, str(len(running[label])))

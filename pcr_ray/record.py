@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ PARENT = "mlflow.parentRunId"
 PAGE = 1000
 
 # A server that is away is met with our own patience: waiting inside a request would block everything behind it.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
@@ -66,6 +67,8 @@ class Record:
         """The id of the experiment that holds all sweeps, made where it is missing."""
         if self._experiment is None:
             found = self.client.get_experiment_by_name(EXPERIMENT)
+            if found and found.lifecycle_stage == "deleted":
+                raise InputError(f"experiment '{EXPERIMENT}' was deleted: restore it with mlflow experiments restore")
             self._experiment = found.experiment_id if found else self._create()
         return self._experiment
 
@@ -83,15 +86,37 @@ class Record:
                 raise
             return found.experiment_id
 
+    @property
+    def missing_file(self) -> Path | None:
+        """The file of a SQLite store that does not exist yet."""
+        file = Path(self.uri.removeprefix("sqlite:///"))
+        return file if self.uri.startswith("sqlite:///") and not file.exists() else None
+
     def open(self) -> None:
         """Reach the store or say clearly that it cannot be reached."""
-        try:
+        with self.guarded():
             _ = self.experiment
-        except Exception as error:
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """What the store says when it fails, as one message without credentials."""
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (MlflowException, OSError, SQLAlchemyError) as error:
             raise InputError(
                 f"the tracking store {redact(self.uri)} cannot be used: {redact(error).splitlines()[0][:300]}\n"
                 "  Start it, or name another with --tracking-uri or MLFLOW_TRACKING_URI."
             ) from None
+
+    def reachable(self) -> bool:
+        try:
+            self.client.get_experiment_by_name(EXPERIMENT)
+        except Exception:
+            return False
+        return True
 
     def runs(self, **tags: str) -> Iterator[Any]:
         """All runs with these tags, newest first; keys are given without the `pcr_ray.` prefix."""

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pcr_ray import figures, sweepfile
-from pcr_ray.answers import IRRELEVANT, PREFIX, Answer, Cell, collect, label, x_field
+from pcr_ray.answers import ANY, PREFIX, Answer, Cell, collect, label, value_of, x_field
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
 from pcr_ray.record import Record, tracking_uri
@@ -35,10 +35,14 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="parent folder of the report")
     options = p.parse_args(argv)
     record = Record(tracking_uri(options.tracking_uri))
-    record.open()
-    sweep = find(options.sweep, record, options.set)
-    answer = collect(sweep, record)
-    folder = write(answer, record, options.out / sweep.name)
+    if record.missing_file:
+        raise InputError(
+            f"there is no record yet: {record.missing_file} does not exist; run a sweep, or name another store"
+        )
+    with record.guarded():
+        sweep = find(options.sweep, record, options.set)
+        answer = collect(sweep, record)
+        folder = write(answer, record, options.out / sweep.name)
     show(answer)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     return 0
@@ -105,7 +109,7 @@ def _panels(answer: Answer) -> list[tuple[Panel, list[Cell]]]:
 
 def _stands_for(panel: Panel, other: Panel) -> bool:
     pairs = [(a, b) for (_, a), (_, b) in zip(panel, other)]
-    return panel != other and all(a == b or (a in IRRELEVANT and b not in IRRELEVANT) for a, b in pairs)
+    return panel != other and all(a in (b, ANY) for a, b in pairs)
 
 
 def _state(answer: Answer) -> list[Block]:
@@ -130,7 +134,7 @@ def _y_title(answer: Answer) -> str:
 def _xs(answer: Answer, cells: list[Cell]) -> list[Any]:
     """Columns; a value that means "this method ignores it" is none where others exist."""
     xs = list(dict.fromkeys(c.x for c in cells))
-    real = [x for x in xs if x not in IRRELEVANT]
+    real = [x for x in xs if x != ANY]
     return sorted(real, key=figures.sort_key) if real and x_field(answer.sweep) else xs
 
 
@@ -139,7 +143,7 @@ def table(answer: Answer, cells: list[Cell]) -> Grid:
     xs, x_name = _xs(answer, cells), x_field(answer.sweep)
     rows: dict[str, dict[Any, Cell]] = {}
     for cell in cells:
-        spread = xs if cell.x in IRRELEVANT and cell.x not in xs else [cell.x]
+        spread = xs if cell.x == ANY else [cell.x]
         for x in spread:
             rows.setdefault(label(cell, answer.sweep), {})[x] = cell
     texts = [[name, *(_cell_text(row.get(x)) for x in xs)] for name, row in rows.items()]
@@ -219,9 +223,9 @@ def _stages(
     keys = {(c.panel, c.series, c.head, c.x): c for c in cells}
     spec, panel_names = answer.sweep.spec.report, [f for f, _ in cells[0].panel]
     for (identity, head), values in curves.items():
-        flat = answer.sweep.trials[identity].flat()
-        panel = tuple((f, flat.get(f)) for f in panel_names)
-        cell = keys.get((panel, flat.get(spec.series), head, flat.get(x_name) if x_name else None))
+        trial = answer.sweep.trials[identity]
+        panel = tuple((f, value_of(trial, f)) for f in panel_names)
+        cell = keys.get((panel, value_of(trial, spec.series), head, value_of(trial, x_name) if x_name else None))
         if cell is None:
             continue
         for x in xs[:9] if cell.x not in xs else [cell.x]:

@@ -7,6 +7,7 @@ server that is away at any point loses nothing and doubles nothing.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -19,6 +20,7 @@ from pcr_ray.record import IDENTITY, KIND, PARENT, REASON, SWEEP, Record, param_
 
 PATIENCE = (1.0, 30.0)  # seconds between attempts while the store is away: first, longest
 TERMINAL = "end"
+NOTHING_YET: dict[str, Any] = {"delivered": 0, "run": None, "steps": []}
 
 
 class Spool:
@@ -64,7 +66,7 @@ class Spool:
         try:
             return json.loads(self.state_file(identity).read_text())
         except (FileNotFoundError, ValueError):
-            return {"delivered": 0, "run": None, "steps": []}
+            return dict(NOTHING_YET)
 
     def save_state(self, identity: str, state: dict[str, Any]) -> None:
         scratch = self.state_file(identity).with_suffix(".writing")
@@ -72,9 +74,9 @@ class Spool:
         scratch.replace(self.state_file(identity))
 
     def forget(self, identity: str) -> None:
-        """All is delivered. The events go first: without them a stale state is harmless."""
-        self.events_file(identity).unlink(missing_ok=True)
+        """All is delivered. The state goes first: events without it are delivered again, which changes nothing."""
         self.state_file(identity).unlink(missing_ok=True)
+        self.events_file(identity).unlink(missing_ok=True)
 
     def finished(self) -> set[str]:
         """Trials whose numbers are complete here, delivered or not."""
@@ -86,6 +88,7 @@ class Courier:
 
     def __init__(self, spool: Spool, record: Record, sweep: str, parent: str) -> None:
         self.spool, self.record, self.sweep, self.parent = spool, record, sweep, parent
+        self.store = hashlib.sha256(record.uri.encode()).hexdigest()[:16]  # not the URI: it may hold a password
         self.trouble: str | None = None  # why the store cannot be reached at the moment
         self._wake, self._stop = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -125,34 +128,43 @@ class Courier:
                 wait = min(2 * wait, PATIENCE[1])
 
     def deliver_all(self) -> bool:
-        """One round over all trials; False if the store could not be reached."""
+        """One round over all trials; False if something could not be delivered yet."""
+        trouble = None
         with self._lock:
             for identity in self.spool.pending():
                 try:
                     self._deliver(identity)
-                except Exception as error:  # any failure of the store: try again later
-                    self.trouble = redact(error).splitlines()[0][:200] if str(error) else type(error).__name__
-                    return False
-            self.trouble = None
-            return True
+                except Exception as error:  # whatever the store says: try again later
+                    trouble = redact(error).splitlines()[0][:200] if str(error) else type(error).__name__
+                    if not self.record.reachable():
+                        break
+                    # This trial alone: its run may be gone or belong to another store. Begin anew with it next time.
+                    self.spool.save_state(identity, dict(NOTHING_YET))
+            self.trouble = trouble
+        return trouble is None
 
     def _deliver(self, identity: str) -> None:
         state, events = self.spool.state(identity), self.spool.events(identity)
+        if state.get("store", self.store) != self.store:
+            state = dict(NOTHING_YET)
         fresh = events[state["delivered"] :]
         if not fresh:
             return
         if state["run"] is None:
-            state |= self._adopt(identity) or self._create(identity, events[0])
+            found = self._adopt(identity)
+            if found and found.pop("finished") and events[-1].get("status") != "FINISHED":
+                self.spool.forget(identity)  # somebody else finished it meanwhile
+                return
+            state |= (found or self._create(identity, events[0])) | {"store": self.store}
             self.spool.save_state(identity, state)
         run = state["run"]
-        if any(e["event"] == "start" for e in fresh):
-            self.record.client.update_run(run, status="RUNNING")
+        for start in [e for e in fresh if e["event"] == "start"][-1:]:
+            self._begin(run, start["params"])
         self._send_metrics(run, [e for e in fresh if e["event"] == "task"], state)
         if fresh[-1]["event"] == TERMINAL:
             self._finish(run, fresh[-1])
-            if fresh[-1]["status"] == "FINISHED":
-                self.spool.forget(identity)
-                return
+            self.spool.forget(identity)
+            return
         state["delivered"] = len(events)
         self.spool.save_state(identity, state)
 
@@ -162,19 +174,24 @@ class Courier:
         if run is None:
             return None
         history = self.record.client.get_metric_history(run.info.run_id, "average_accuracy")
-        return {"run": run.info.run_id, "steps": sorted({m.step for m in history})}
+        steps = sorted({m.step for m in history})
+        return {"run": run.info.run_id, "steps": steps, "finished": run.info.status == "FINISHED"}
 
     def _create(self, identity: str, start: dict[str, Any]) -> dict[str, Any]:
+        tags = {KIND: "trial", IDENTITY: identity, SWEEP: self.sweep, PARENT: self.parent}
+        created = self.record.client.create_run(
+            self.record.experiment, start_time=start["time"], tags=tags, run_name=start["name"]
+        )
+        return {"run": created.info.run_id, "steps": []}
+
+    def _begin(self, run: str, config: dict[str, Any]) -> None:
+        """Logging the same parameters again is allowed, so a crash in between leaves none out."""
         from mlflow.entities import Param
 
-        tags = {KIND: "trial", IDENTITY: identity, SWEEP: self.sweep, PARENT: self.parent}
-        run = self.record.client.create_run(
-            self.record.experiment, start_time=start["time"], tags=tags, run_name=start["name"]
-        ).info.run_id
-        params = [Param(k, param_text(v)) for k, v in start["params"].items()]
+        params = [Param(k, param_text(v)) for k, v in config.items()]
         for i in range(0, len(params), 100):
             self.record.client.log_batch(run, params=params[i : i + 100])
-        return {"run": run, "steps": []}
+        self.record.client.update_run(run, status="RUNNING")
 
     def _send_metrics(self, run: str, tasks: list[dict[str, Any]], state: dict[str, Any]) -> None:
         """All new steps in as few requests as MLflow allows."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="override a key of the file: --set fixed.dataset=digits --set grid.seed='[0,1]'",
     )  # fmt: skip
-    p.add_argument("--address", metavar="ADDR", help="an existing Ray cluster: auto, HOST:PORT or ray://...")
+    p.add_argument("--address", metavar="ADDR", help="an existing Ray cluster: auto or HOST:PORT")
     p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")
     p.add_argument("--storage", metavar="PATH", help="where checkpoints go; on several nodes a path that all share")
     p.add_argument("--data-root", metavar="DIR", help="where datasets are (default: PCR_RAY_DATA, else a cache)")
@@ -85,12 +87,31 @@ def main(argv: Sequence[str]) -> int:
     except Timeout:
         raise BusyError(
             f"sweep '{sweep.name}' is being run by another process (it holds {folder / '.lock'}): "
-            "wait for it, stop it, or use another --out"
+            "wait for it or stop it"
         ) from None
     except OSError as error:
         raise InputError(f"--out {options.out}: cannot be used: {error}") from None
-    with lock:
-        return _run(sweep, record, options, folder)
+    with lock, _stop_signals():
+        try:
+            return _run(sweep, record, options, folder)
+        except KeyboardInterrupt:  # outside Tune, which handles it itself
+            console.print("stopped: run the same command again to continue")
+            return INCOMPLETE
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[None]:
+    """SIGTERM and SIGUSR1 stop a sweep as Ctrl-C does. Tune has handlers of its own for SIGINT and SIGUSR1."""
+
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def make_plan(sweep: Sweep, record: Record, spooled: set[str], retry_failed: bool) -> tuple[Plan, dict[str, Any]]:
@@ -111,12 +132,11 @@ def make_plan(sweep: Sweep, record: Record, spooled: set[str], retry_failed: boo
 def _dry_run(sweep: Sweep, record: Record, options: argparse.Namespace) -> int:
     from pcr_ray import forecast
 
-    empty = record.uri.startswith("sqlite:///") and not Path(record.uri.removeprefix("sqlite:///")).exists()
-    if empty:  # do not make a database for a look
+    if record.missing_file:  # do not make a database for a look
         plan, known = Plan(sweep, set(), {}, dict(sweep.trials)), {}
     else:
-        record.open()
-        plan, known = make_plan(sweep, record, set(), options.retry_failed)
+        with record.guarded():
+            plan, known = make_plan(sweep, record, set(), options.retry_failed)
     _show_plan(plan, record)
     resources = sweep.spec.resources
     wanted = resources if isinstance(resources, Resources) else Resources()
@@ -150,17 +170,22 @@ def _run(sweep: Sweep, record: Record, options: argparse.Namespace, folder: Path
     from pcr_ray import launch
 
     launch.load_trainable(sweep.spec.trainable)
-    record.open()
     spool = Spool(folder / "spool")
-    parent = ParentRun(record, sweep)
-    courier = Courier(spool, record, sweep.name, parent.run_id)
-    courier.deliver_all()
-    plan, known = make_plan(sweep, record, spool.finished(), options.retry_failed)
-    parent.tidy(known)
+    with record.guarded():
+        parent = ParentRun(record, sweep)
+        courier = Courier(spool, record, sweep.name, parent.run_id)
+        courier.deliver_all()
+        plan, known = make_plan(sweep, record, spool.finished(), options.retry_failed)
+        parent.tidy(known)
     _show_plan(plan, record)
     failed, stopped = dict(plan.failed), False
     if plan.todo:
-        outcome = _launch(plan, options, folder, spool, courier)
+        try:
+            outcome = _launch(plan, options, folder, spool, courier)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the error matters more than the parent's status
+                parent.close("KILLED")
+            raise
         failed |= outcome.failed
         stopped = len(outcome.finished) + len(outcome.failed) < len(plan.todo)
     code = INCOMPLETE if stopped else SOME_FAILED if failed else ALL_DONE
@@ -171,7 +196,11 @@ def _run(sweep: Sweep, record: Record, options: argparse.Namespace, folder: Path
             soft_wrap=True, markup=False,
         )  # fmt: skip
         return code
-    _conclude(sweep, record, parent, folder, code, options)
+    try:
+        with record.guarded():
+            _conclude(sweep, record, parent, folder, code, options)
+    except InputError as error:  # the trials are done and recorded: only the report is not
+        console.print(f"no report: {error}\n  python -m pcr_ray.report {sweep.name} writes it", markup=False)
     return code
 
 
@@ -184,7 +213,10 @@ def _launch(plan: Plan, options: argparse.Namespace, folder: Path, spool: Spool,
     storage = options.storage or str(folder / "checkpoints")
     if "://" not in storage:
         storage = str(Path(storage).absolute())
-        Path(storage).mkdir(parents=True, exist_ok=True)
+        try:
+            Path(storage).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--storage {storage}: cannot be used: {error}") from None
     if not options.address:
         _prepare_data(plan.todo, root)
     how = launch.Launch(

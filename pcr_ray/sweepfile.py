@@ -22,6 +22,7 @@ from pcr_ray.errors import InputError, problems_error
 from pcr_ray.registry import did_you_mean
 
 MAX_TRIALS = 100_000
+METRICS = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting", "loss", "samples_per_second")
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -136,7 +137,9 @@ def _check_names(spec: SweepFile) -> list[str]:
     places += [(f"exclude[{i}]", e) for i, e in enumerate(spec.exclude)]
     for place, mapping in places:
         for key in mapping:
-            if not _is_field(key):
+            if key == "params" and place.startswith("grid"):
+                problems.append(f"{place}.params: write params.NAME and its values, such as params.alpha: [0.1, 0.5]")
+            elif not _is_field(key):
                 problems.append(f"{place}.{key}: unknown key{did_you_mean(str(key), FIELDS)}")
     if isinstance(spec.resources, str) and spec.resources != "auto":
         problems.append(f"resources: '{spec.resources}' is neither 'auto' nor a mapping with cpu and gpu")
@@ -146,6 +149,8 @@ def _check_names(spec: SweepFile) -> list[str]:
         value = getattr(spec.report, name)
         if value and not _is_field(value):
             problems.append(f"report.{name}: unknown field{did_you_mean(value, FIELDS)}")
+    if spec.report.y not in METRICS:
+        problems.append(f"report.y: unknown metric{did_you_mean(spec.report.y, list(METRICS))}")
     problems += [
         f"report.heads: '{h}' is neither softmax nor ncm" for h in spec.report.heads if h not in ("softmax", "ncm")
     ]
@@ -182,7 +187,7 @@ def _combinations(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[
 def _axes(grid: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, list[Any]]:
     """Fields and their values; what is not usable is reported and left out, so that the rest can be checked."""
     axes = {key: list(_values(value, f"{place}.{key}", problems)) for key, value in grid.items()}
-    return {key: values for key, values in axes.items() if values and _is_field(key)}
+    return {key: values for key, values in axes.items() if values and _is_field(key) and key != "params"}
 
 
 def _is_field(key: str) -> bool:
@@ -274,7 +279,7 @@ def _override(content: dict[str, Any], text: str) -> None:
     if not rest:
         content[top] = parsed
         return
-    if top in ("fixed", "grid"):
+    if top in ("fixed", "grid") and isinstance(content.get(top) or {}, dict):
         for other in [content.get("fixed"), content.get("grid"), *(content.get("grids") or [])]:
             if isinstance(other, dict):
                 other.pop(rest, None)
@@ -299,6 +304,8 @@ def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep
             return sweep
         rows = [{k: v for k, v in row.items() if v == v} for row in frame.to_dict("records")]
     problems += [f"report.paper: a row without 'value': {row}" for row in rows if "value" not in row]
+    odd = {k for row in rows for k in row if not _is_field(k) and k not in ("value", "ci", "head")}
+    problems += [f"report.paper: unknown column{did_you_mean(k, FIELDS)}" for k in sorted(odd)]
     report = sweep.spec.report.model_copy(update={"paper": rows})
     return replace(sweep, spec=sweep.spec.model_copy(update={"report": report}))
 

@@ -6,7 +6,9 @@ and the courier's thread talks to MLflow.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from ray.tune import Callback
@@ -44,18 +46,24 @@ class TuneTracker(Callback):
         self.spool, self.courier, self.watcher = spool, courier, watcher
         self.outcome = Outcome()
         self._spooled: dict[str, int] = {}
+        self._begun: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         identity = _identity(trial)
-        if identity not in self.outcome.running:  # else a retry: the run goes on
-            self.outcome.running.add(identity)
+        self.outcome.running.add(identity)
+        self._begin(identity)
+        self.watcher.started(identity)
+
+    def _begin(self, identity: str) -> None:
+        """Once a trial: a retry goes on in the same run."""
+        if identity not in self._begun:
+            self._begun.add(identity)
             params = self.trials[identity].flat()
             self.spool.append(identity, "start", name=self.names[identity], params=params)
             self.courier.wake()
-        self.watcher.started(identity)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -87,11 +95,13 @@ class TuneTracker(Callback):
     def _end(self, identity: str, status: str, reason: str | None, results: dict[str, Any] | None = None) -> None:
         if identity in self.outcome.finished or identity in self.outcome.failed:
             return
+        self._begin(identity)  # a worker may die before its trial started
         self.outcome.running.discard(identity)
         self.spool.append(identity, "end", status=status, reason=reason, results=results)
         if status == "FINISHED":
             self.outcome.finished.add(identity)
-            CheckpointStore(self.storage, identity).delete()
+            with contextlib.suppress(Exception):  # a checkpoint too many is no reason to end a sweep
+                CheckpointStore(self.storage, identity).delete()
         else:
             self.outcome.failed[identity] = reason or "unknown"
         self.watcher.ended(identity, status, reason)
@@ -103,8 +113,9 @@ def _identity(trial: Any) -> str:
 
 
 def _reason(trial: Any) -> str:
-    """The exception's own line from Tune's error file."""
-    error = trial.get_error() if hasattr(trial, "get_error") else None
-    text = str(getattr(error, "cause", None) or error or "the worker died")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:1000] if lines else "unknown"
+    """The exception's own line, the last of the traceback in Tune's error file."""
+    text = ""
+    with contextlib.suppress(OSError, TypeError):
+        text = Path(trial.error_file).read_text()
+    lines = [line.strip() for line in (text or str(trial.get_error() or "")).splitlines() if line.strip()]
+    return lines[-1][:1000] if lines else "the worker died"

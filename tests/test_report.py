@@ -83,7 +83,7 @@ def test_cells_are_means_over_seeds_with_the_papers_number_beside(filled) -> Non
     cells = {(c.series, c.x): c for c in answer.cells}
     assert cells["pcr", 100].estimate.mean == 72.0 and cells["pcr", 100].estimate.n == 3
     assert cells["pcr", 100].paper["value"] == 70.5 and cells["pcr", 50].paper is None
-    assert set(cells) == {("pcr", 50), ("pcr", 100), ("finetune", 0)}, "fine-tuning has no buffer and runs once"
+    assert set(cells) == {("pcr", 50), ("pcr", 100), ("finetune", "any")}, "fine-tuning has no buffer and runs once"
     grid = report.table(answer, answer.cells)
     assert grid.header == ["method", "buffer 50", "buffer 100"]
     rows = {row[0]: row[1:] for row in grid.rows}
@@ -173,3 +173,58 @@ def test_parameters_survive_the_way_through_mlflow(filled) -> None:
 def test_latex_escapes_what_latex_would_read() -> None:
     text = latex("a_b & 5%", Grid(["x_1"], [["a&b"]], frozenset({(0, 0)})))
     assert r"a\_b \& 5\%" in text and r"\textbf{a\&b}" in text
+
+
+def spooled(folder: Path, *events: tuple[str, dict]) -> Spool:
+    spool = Spool(folder)
+    for name, content in events:
+        spool.append("abc", name, **content)
+    return spool
+
+
+START = ("start", {"name": "a trial", "params": {"seed": 0}})
+
+
+def test_a_run_that_was_deleted_or_belongs_to_another_store_is_made_anew(tmp_path: Path) -> None:
+    first, second = (Record(f"sqlite:///{tmp_path / name}.db") for name in ("first", "second"))
+    task = ("task", {"task": 1, "metrics": {"average_accuracy": 50.0}})
+    spool = spooled(tmp_path / "spool", START, task)
+    assert Courier(spool, first, "s", "parent").deliver_all()
+    spool.append("abc", "task", task=2, metrics={"average_accuracy": 40.0})
+    assert Courier(spool, second, "s", "parent").deliver_all()
+    (run,) = second.runs(kind="trial")
+    assert [m.step for m in second.client.get_metric_history(run.info.run_id, "average_accuracy")] == [1, 2]
+    second.client.delete_run(run.info.run_id)
+    spool.append("abc", "end", status="FAILED", reason="broke")
+    courier = Courier(spool, second, "s", "parent")
+    assert not courier.deliver_all() and courier.deliver_all(), "the second attempt begins anew"
+    (again,) = second.runs(kind="trial")
+    assert again.info.run_id != run.info.run_id and again.info.status == "FAILED" and again.data.params == {"seed": "0"}
+
+
+def test_a_finished_run_is_not_demoted_by_an_older_interruption(tmp_path: Path) -> None:
+    record = Record(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    old = spooled(tmp_path / "old", START, ("end", {"status": "KILLED", "reason": "stopped"}))
+    new = spooled(tmp_path / "new", START, ("end", {"status": "FINISHED"}))
+    assert Courier(new, record, "s", "parent").deliver_all() and Courier(old, record, "s", "parent").deliver_all()
+    (run,) = record.runs(kind="trial")
+    assert run.info.status == "FINISHED" and not old.pending()
+
+
+def test_values_of_zero_and_false_keep_their_columns_and_panels(tmp_path: Path) -> None:
+    record = Record(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    grid = {"method": ["pcr"], "weight_decay": [0.0, 0.01], "normalise": [False, True], "seed": [0, 1]}
+    content = CONTENT | {"grid": grid, "report": {"x": "weight_decay"}}
+    sweep = sweepfile.parse(content, "a file")
+    deliver(record, sweep, tmp_path)
+    panels = report._panels(collect(sweep, record))
+    assert [dict(panel) for panel, _ in panels] == [{"normalise": False}, {"normalise": True}]
+    for _, cells in panels:
+        assert report.table(collect(sweep, record), cells).header == ["method", "weight_decay 0.0", "weight_decay 0.01"]
+
+
+def test_a_store_that_fails_is_one_message_without_its_password() -> None:
+    record = Record("http://someone:hunter2@127.0.0.1:9/")
+    with pytest.raises(InputError, match=r"\*\*\*") as caught, record.guarded():
+        list(record.runs(kind="trial"))
+    assert "hunter2" not in str(caught.value)

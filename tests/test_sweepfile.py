@@ -102,6 +102,9 @@ def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
         ("{name: a, grid: {seed: {range: [0, 90000]}, buffer: [1, 2]}}", "more than 100,000 trials"),
         ("{name: a, grid: {seed: [0]}, presets: [papr]}", "did you mean 'paper'?"),
         ("{name: a, grid: {seed: [0]}, report: {paper: nowhere.csv}}", "nowhere.csv"),
+        ("{name: a, grid: {seed: [0], params: [{alpha: 1}]}}", "write params.NAME"),
+        ("{name: a, grid: {seed: [0]}, report: {y: final_acuracy}}", "did you mean 'final_accuracy'?"),
+        ("{name: a, grid: {seed: [0]}, report: {paper: [{metod: pcr, value: 1}]}}", "did you mean 'method'?"),
         ("[1, 2]", "expected a mapping"),
     ],
 )

@@ -20,30 +20,34 @@ class OnlineTrainable(tune.Trainable):
     """
 
     def setup(self, config: dict[str, Any]) -> None:
+        self.learner: Learner | None = None  # let go of the last trial before the next is built
+        self.trouble: Exception | None = None
+        try:
+            self._build(config["case"]["trial"], config["case"]["run"])
+        except Exception as error:
+            self.trouble = error  # raised in `step`: Tune retries only trials that run
+
+    def _build(self, trial: dict[str, Any], run: dict[str, Any]) -> None:
         import torch
 
-        self.failure: str | None = None
-        run = config["case"]["run"]
         torch.set_num_threads(max(1, int(run["cpus"])))
-        trial = TrialConfig.model_validate(config["case"]["trial"])
-        self.store = CheckpointStore(run["storage"], trial.identity)
-        try:
-            self.learner = Learner(trial, root=run["data_root"], compile=run["compile"])
-            self.store.load(self.learner)
-        except PcrRayError as error:
-            self.failure = str(error)
+        config = TrialConfig.model_validate(trial)
+        self.store = CheckpointStore(run["storage"], config.identity)
+        self.learner = Learner(config, root=run["data_root"], compile=run["compile"])
+        self.store.load(self.learner)
 
     def step(self) -> dict[str, Any]:
         """One task. What is certain to fail again is reported as a result, so that Tune does not retry it."""
         try:
-            if self.failure is None:
-                return self._run_task()
+            if self.trouble:
+                raise self.trouble
+            return self._run_task()
         except PcrRayError as error:
-            self.failure = str(error)
-        return {"done": True, "failure": self.failure}
+            return {"done": True, "failure": str(error)}
 
     def _run_task(self) -> dict[str, Any]:
         learner = self.learner
+        assert learner is not None
         if not learner.done:  # a trial killed after its last task has only its numbers left to report
             learner.run_task()
             self.store.save(learner)
