@@ -231,7 +231,8 @@ def _launch(plan: Plan, options: argparse.Namespace, folder: Path, spool: Spool,
         compile=options.compile,
         verbose=options.verbose,
     )
-    with launch.cluster(options.address, options.verbose):
+    # Again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
+    with launch.cluster(options.address, options.verbose), _stop_signals():
         resources = launch.settle_resources(how.resources)
         console.print(
             f"running {min(launch.concurrency(resources, how.max_concurrent), len(plan.todo))} trials at once, "
