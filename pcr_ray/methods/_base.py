@@ -45,7 +45,7 @@ class Method(nn.Module):
     title: ClassVar[str]
     idea: ClassVar[str]  # in a line, for lists and docs
     Params: ClassVar[type[Params]] = Params
-    cost: ClassVar[float] = 1.0  # a step's time over that of ER at the same batch sizes, for forecasts
+    cost: ClassVar[float] = 1.0  # estimate of a step's time over ER's at the same batch sizes, for forecasts
     uses_memory: ClassVar[bool] = True
     iid: ClassVar[bool] = False  # the whole stream shuffled, instead of task by task
     head: ClassVar[str] = "linear"  # what `head: auto` means

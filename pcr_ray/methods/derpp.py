@@ -35,6 +35,7 @@ class DERPPParams(Params):
 class DERPP(Method):
     title = "DER++"
     idea = "ER that also keeps the logits which an image had when it was seen"
+    cost = 1.5
     Params = DERPPParams
     pending: Tensor  # logits of the batch, from its forward to `remember`
 

@@ -45,6 +45,7 @@ class GMEDParams(Params):
 class GMED(ER):
     title = "GMED"
     idea = "ER that edits replayed images towards what the coming step would forget"
+    cost = 1.75
     Params = GMEDParams
     head = "linear"
 

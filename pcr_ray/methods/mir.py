@@ -37,6 +37,7 @@ class MIRParams(Params):
 class MIR(ER):
     title = "MIR"
     idea = "ER that replays the images whose loss the coming step raises most"
+    cost = 2.3
     Params = MIRParams
     head = "linear"
 
