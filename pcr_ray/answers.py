@@ -86,7 +86,7 @@ def value_of(trial: TrialConfig, name: str) -> Any:
     from pcr_ray.methods import METHODS
 
     value = trial.flat().get(name)
-    if name in ("buffer", "replay_batch_size", "replay_per_class") and not METHODS.get(trial.method).uses_memory:
+    if name in METHODS.get(trial.method).inert:
         return ANY
     if value is None and (name == "gamma" or name.startswith("params.")):
         return ANY

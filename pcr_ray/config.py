@@ -248,14 +248,9 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
         values["params"] = method.Params.model_validate(given, strict=strict).model_dump()
     except ValidationError as error:
         problems += list(explain(error, prefix="params."))
-    if method.uses_memory:
-        for field in ("buffer", "replay_batch_size"):
-            if values[field] == 0:
-                problems.append(
-                    Problem(field, f"0, but method '{method.name}' replays from memory: set it to 1 or more")
-                )
-    else:
-        values.update(buffer=0, replay_batch_size=0, replay_per_class=None, replay_current=True, batchnorm="joint")
+    for field in ("buffer", "replay_batch_size"):
+        if values[field] == 0 and method.uses_memory:
+            problems.append(Problem(field, f"0, but method '{method.name}' replays from memory: set it to 1 or more"))
     if values["head"] == "auto":
         values["head"] = method.head
     elif values["head"] not in method.heads:
@@ -268,6 +263,7 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
         problems.append(Problem("gamma", "the cosine head needs a scale; the paper's is 11.11"))
     if values["augment"] == "none" and values["views"] != "original":
         values["views"] = "original"
+    values.update(method.inert)
     return problems
 
 

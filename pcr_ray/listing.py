@@ -37,6 +37,12 @@ def _parameters(method: type[Method]) -> str:
     return ", ".join(f"{name}={field.default}" for name, field in method.Params.model_fields.items())
 
 
+def _default(method: type[Method], name: str) -> str:
+    """`0.05, on cifar100 0.01`."""
+    others = [f", on {d} {v[name]}" for d, v in method.Params.by_dataset.items() if name in v]
+    return f"{method.Params.model_fields[name].default}{''.join(others)}"
+
+
 def methods_markdown() -> str:
     """docs/methods.md: written from the methods' own files, so that it cannot say anything else."""
     from pcr_ray.methods import METHODS
@@ -59,7 +65,9 @@ def methods_markdown() -> str:
         text = inspect.getdoc(inspect.getmodule(method)) or ""
         lines += ["", f"## {method.name}", "", "```", text.strip(), "```"]
         for name, field in method.Params.model_fields.items():
-            lines.append(f"- `params.{name}` (default {field.default}): {field.description}")
+            lines.append(f"- `params.{name}` (default {_default(method, name)}): {field.description}")
+        if method.inert:
+            lines.append(f"- Without effect: {', '.join(f'`{name}`' for name in method.inert)}.")
         if method.syncs:
             lines.append(f"- Waits for the device: {method.syncs}.")
     return "\n".join(lines) + "\n"

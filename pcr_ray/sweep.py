@@ -162,7 +162,7 @@ def _show_plan(plan: Plan, record: Record) -> None:
         soft_wrap=True,
     )
     if sweep.collapsed:
-        console.print(f"{sweep.collapsed} combinations left out: they differ only in fields that their method ignores")
+        console.print(f"{sweep.collapsed} combinations left out: the same trials as others")
     console.print(f"record: {redact(record.uri)}", soft_wrap=True, markup=False)
 
 

@@ -35,6 +35,14 @@ class Resources(BaseModel):
     autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of failing at once")
 
 
+class Adjustment(BaseModel):
+    """Other settings for some of the trials."""
+
+    model_config = STRICT
+    when: dict[str, Any] = Field(min_length=1, description="fields and a value, or a list of values, of each")
+    set: dict[str, Any] = Field(description="what these trials have instead; an empty mapping changes nothing")
+
+
 class ReportSpec(BaseModel):
     """What the study asks and how its answer is laid out."""
 
@@ -58,6 +66,7 @@ class SweepFile(BaseModel):
     fixed: dict[str, Any] = Field(default_factory=dict)
     grid: dict[str, Any] = Field(default_factory=dict)
     grids: list[dict[str, Any]] = Field(default_factory=list)
+    adjust: list[Adjustment] = Field(default_factory=list)
     exclude: list[dict[str, Any]] = Field(default_factory=list)
     resources: str | Resources = "auto"
     retries: int = Field(2, ge=0)
@@ -70,7 +79,7 @@ class Sweep:
 
     spec: SweepFile
     trials: dict[str, TrialConfig]
-    collapsed: int = 0  # combinations that differ only in fields that their method ignores
+    collapsed: int = 0  # combinations that are the same trial as another one
     varying: list[str] = field(default_factory=list)
 
     @property
@@ -116,7 +125,12 @@ def parse(content: Any, where: str, overrides: list[str] | None = None, folder: 
         raise problems_error(where, problems + [str(p) for p in explain(error)]) from None
     problems += _check_names(spec)
     combinations = _combinations(spec, problems)
-    sweep = _resolve_all(spec, combinations, problems)
+    left = [(place, raw) for place, raw in combinations if not any(_matches(raw, rule) for rule in spec.exclude)]
+    if combinations and not left:
+        problems.append("exclude: nothing is left to run")
+    if not overrides:  # these may leave a rule without use, or grids with the same trials
+        problems += _useless_rules(spec, [raw for _, raw in combinations])
+    sweep = _resolve_all(spec, left, problems, doubles=bool(overrides))
     sweep = _with_paper(sweep, folder, problems)
     if problems:
         raise problems_error(where, problems)
@@ -135,6 +149,8 @@ def _check_names(spec: SweepFile) -> list[str]:
     places = [("fixed", spec.fixed), ("grid", spec.grid)]
     places += [(f"grids[{i}]", g) for i, g in enumerate(spec.grids)]
     places += [(f"exclude[{i}]", e) for i, e in enumerate(spec.exclude)]
+    places += [(f"adjust[{i}].when", a.when) for i, a in enumerate(spec.adjust)]
+    places += [(f"adjust[{i}].set", a.set) for i, a in enumerate(spec.adjust)]
     for place, mapping in places:
         for key in mapping:
             if key == "params" and place.startswith("grid"):
@@ -169,6 +185,12 @@ def _combinations(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[
     base |= {k: v for k, v in spec.fixed.items() if _is_field(k)}
     for place, axes in [("grid", shared), *united]:
         problems += [f"{place}.{key}: also in 'fixed'; keep one of them" for key in axes if key in spec.fixed]
+        problems += [
+            f"adjust[{i}].set.{key}: also in '{place}', where it already has its values; use exclude to drop some"
+            for i, adjustment in enumerate(spec.adjust)
+            for key in adjustment.set
+            if key in axes
+        ]
     combinations: list[tuple[str, dict[str, Any]]] = []
     for place, axes in united or [("grid", {})]:
         merged = shared | axes
@@ -176,12 +198,16 @@ def _combinations(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[
             problems.append(f"{place}: more than {MAX_TRIALS:,} trials; split the study into several files")
             break
         for values in itertools.product(*merged.values()):
-            raw = base | dict(zip(merged, values))
-            if not any(_matches(raw, rule) for rule in spec.exclude):
-                combinations.append((place, raw))
-    if not combinations:
-        problems.append("exclude: nothing is left to run")
+            combinations.append((place, base | dict(zip(merged, values))))
     return combinations
+
+
+def _useless_rules(spec: SweepFile, raws: list[dict[str, Any]]) -> list[str]:
+    """A rule that no trial meets is a slip, such as a misspelt value."""
+    rules = [(f"exclude[{i}]", rule) for i, rule in enumerate(spec.exclude)]
+    rules += [(f"adjust[{i}].when", a.when) for i, a in enumerate(spec.adjust)]
+    return [f"{place}: no trial of the grid has {rule}" for place, rule in rules
+            if raws and not any(_matches(raw, rule) for raw in raws)]  # fmt: skip
 
 
 def _axes(grid: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, list[Any]]:
@@ -225,23 +251,38 @@ def _matches(raw: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
     )
 
 
-def _resolve_all(spec: SweepFile, combinations: list[tuple[str, dict[str, Any]]], problems: list[str]) -> Sweep:
+def _adjusted(spec: SweepFile, raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields with adjustments applied, later ones last, and where each adjusted field comes from."""
+    fields, origins = dict(raw), {}
+    for index, adjustment in enumerate(spec.adjust):
+        if _matches(raw, adjustment.when):
+            fields |= adjustment.set
+            origins |= dict.fromkeys(adjustment.set, f"adjust[{index}].set")
+    return fields, origins
+
+
+def _resolve_all(
+    spec: SweepFile, combinations: list[tuple[str, dict[str, Any]]], problems: list[str], *, doubles: bool
+) -> Sweep:
     trials: dict[str, TrialConfig] = {}
     raws: dict[str, tuple[str, dict[str, Any]]] = {}
     found: Counter[str] = Counter()
     collapsed = 0
     for place, raw in combinations:
         try:
-            config = resolve(raw)
+            fields, origins = _adjusted(spec, raw)
+            config = resolve(fields)
         except ConfigProblems as error:
-            found.update(f"{_place(spec, place, p.field)}: {p.message}" for p in error.problems)
+            for p in error.problems:
+                origin = f"{origins[p.field]}.{p.field}" if p.field in origins else _place(spec, place, p.field)
+                found[f"{origin}: {p.message}"] += 1
             continue
         identity = config.identity
         if identity not in trials:
             trials[identity], raws[identity] = config, (place, raw)
             continue
         collapsed += 1
-        if raw == raws[identity][1]:
+        if raw == raws[identity][1] and not doubles:
             found[f"{place}: duplicates of trials in {raws[identity][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
     return Sweep(spec, trials, collapsed, _varying([raw for _, raw in combinations]))
@@ -280,7 +321,8 @@ def _override(content: dict[str, Any], text: str) -> None:
         content[top] = parsed
         return
     if top in ("fixed", "grid") and isinstance(content.get(top) or {}, dict):
-        for other in [content.get("fixed"), content.get("grid"), *(content.get("grids") or [])]:
+        adjusted = [a.get("set") for a in content.get("adjust") or [] if isinstance(a, dict)]
+        for other in [content.get("fixed"), content.get("grid"), *(content.get("grids") or []), *adjusted]:
             if isinstance(other, dict):
                 other.pop(rest, None)
         content[top] = {**(content.get(top) or {}), rest: parsed}

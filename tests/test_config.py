@@ -162,7 +162,7 @@ def test_a_head_the_method_cannot_use_is_refused():
         for head in {"cosine", "linear"} - set(method.heads):
             assert problems({"method": method.name, "head": head}).keys() == {"head"}
         for head in method.heads:
-            assert resolve({"method": method.name, "head": head}).head == head
+            assert resolve({"method": method.name, "head": head}).head == method.inert.get("head", head)
 
 
 def test_an_image_folder_needs_its_three_fields_and_others_have_none_of_them():
@@ -182,6 +182,9 @@ def test_fields_that_cannot_matter_do_not_change_the_identity():
         [{"method": "finetune", **extra} for extra in ({}, {"buffer": 0}, {"buffer": 7, "replay_batch_size": 3},
                                                        {"replay_current": False}, {"batchnorm": "separate"})],
         [{"method": "er", "head": "linear", **extra} for extra in ({}, {"gamma": 5.0}, {"gamma": None})],
+        [{"method": "ss_il", **extra} for extra in ({}, {"replay_current": False})],
+        [{"method": "ocm", **extra} for extra in ({}, {"views": "augmented"}, {"views": "original"})],
+        [{"method": "scr", **extra} for extra in ({}, {"head": "cosine", "gamma": 5.0}, {"proxy_gradients": True})],
         [{"augment": "none", **extra} for extra in ({}, {"views": "augmented"}, {"views": "original"})],
         [{"optimiser": "sgd", **extra} for extra in ({}, {"betas": [0.5, 0.5]})],
         [{"optimiser": "adam", **extra} for extra in ({}, {"momentum": 0.5})],

@@ -124,6 +124,49 @@ def test_overrides_set_dotted_keys_and_move_fields_between_fixed_and_grid() -> N
     assert "key=value" in problems(BASE, "grid.seed")
 
 
+ADJUSTED = """{name: a, grid: {method: [pcr, ocm], seed: [0, 1]},
+               adjust: [{when: {method: ocm}, set: {optimiser: adam, lr: 0.001}},
+                        {when: {seed: [1]}, set: {lr: 0.2}}]}"""
+
+
+def test_adjustments_give_some_trials_other_settings_and_the_last_one_wins() -> None:
+    sweep = parse(ADJUSTED)
+    seen = {(t.method, t.seed, t.optimiser, t.lr) for t in sweep.trials.values()}
+    assert seen == {("pcr", 0, "sgd", 0.1), ("pcr", 1, "sgd", 0.2), ("ocm", 0, "adam", 0.001), ("ocm", 1, "adam", 0.2)}
+    assert sweep.varying == ["method", "seed"], "a report compares methods, each as adjusted"
+    assert {t.lr for t in parse(ADJUSTED, "fixed.lr=0.5").trials.values()} == {0.5}
+    again = sweepfile.parse(yaml.safe_load(sweep.to_yaml()), "again")
+    assert list(again.trials) == list(sweep.trials)
+
+
+def test_an_adjustment_that_cannot_be_meant_is_refused() -> None:
+    text = problems(
+        """{name: a, grid: {method: [pcr, ocm], seed: [0, 1]}, exclude: [{method: err}],
+            adjust: [{when: {method: omc}, set: {lr: 1.0}}, {when: {method: pcr}, set: {seed: 3, ler: 1}},
+                     {when: {method: ocm}, set: {lr: -1.0}}]}"""
+    )
+    for part in (
+        "exclude[0]: no trial of the grid has {'method': 'err'}",
+        "adjust[0].when: no trial of the grid has {'method': 'omc'}",
+        "adjust[1].set.seed: also in 'grid'",
+        "adjust[1].set.ler: unknown key; did you mean 'lr'?",
+        "adjust[2].set.lr: input should be greater than 0",
+    ):
+        assert part in text, f"{part!r} is not in:\n{text}"
+
+
+def test_a_rule_that_an_override_leaves_without_use_does_no_harm() -> None:
+    sweep = parse(ADJUSTED, "grid.method=[er]")
+    assert {(t.method, t.seed, t.lr) for t in sweep.trials.values()} == {("er", 0, 0.1), ("er", 1, 0.2)}
+
+
+def test_grids_that_an_override_makes_alike_run_once() -> None:
+    text = "{name: a, grids: [{dataset: [cifar10], buffer: [100, 200]}, {dataset: [cifar100], buffer: [200, 300]}]}"
+    sweep = parse(text, "fixed.dataset=digits")
+    assert {(t.dataset, t.buffer) for t in sweep.trials.values()} == {("digits", b) for b in (100, 200, 300)}
+    assert sweep.collapsed == 1
+
+
 def test_python_in_a_file_is_refused_not_run(tmp_path: Path) -> None:
     file = tmp_path / "evil.yaml"
     file.write_text(f"name: !!python/object/apply:os.system ['touch {tmp_path}/ran']\ngrid: {{seed: [0]}}\n")

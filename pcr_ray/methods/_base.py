@@ -38,6 +38,15 @@ class Views:
     labels: Tensor
 
 
+WITHOUT_MEMORY = {
+    "buffer": 0,
+    "replay_batch_size": 0,
+    "replay_per_class": None,
+    "replay_current": True,
+    "batchnorm": "joint",
+}
+
+
 class Method(nn.Module):
     """Holds the network and whatever else is learned; the learner calls `step` and `end_task`."""
 
@@ -47,11 +56,17 @@ class Method(nn.Module):
     Params: ClassVar[type[Params]] = Params
     cost: ClassVar[float] = 1.0  # estimate of a step's time over ER's at the same batch sizes, for forecasts
     uses_memory: ClassVar[bool] = True
+    inert: ClassVar[dict[str, Any]] = {}  # fields of a trial that change nothing here, and what they are recorded as
     iid: ClassVar[bool] = False  # the whole stream shuffled, instead of task by task
     head: ClassVar[str] = "linear"  # what `head: auto` means
     heads: ClassVar[tuple[str, ...]] = ("cosine", "linear")
     batchnorm: ClassVar[str] = "separate"  # what `batchnorm: auto` means
     syncs: ClassVar[str] = ""  # why a step has to wait for the device; empty: it does not
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.uses_memory:
+            cls.inert = WITHOUT_MEMORY | cls.inert
 
     def __init__(self, config: TrialConfig, net: Network, memory: Memory, mean: list[float], std: list[float]) -> None:
         super().__init__()

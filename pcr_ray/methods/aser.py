@@ -73,7 +73,7 @@ class ASER(Method):
         return F.cross_entropy(logits[:, : self.task.seen], torch.cat([v.labels for v in views]))
 
     def recall(self, batch: Batch) -> Recalled | None:
-        memory, count = self.memory, self.config.replay_batch_size
+        memory, count = self.memory, self.replay_count
         if memory.seen <= memory.size:
             return super().recall(batch)
         everything = np.arange(memory.filled)

@@ -12,7 +12,6 @@ own step, before the update. All views of an image at replay share them.
 Differences from the authors' public code:
 1. The first step of a run, with an empty memory, learns from the stream; theirs skips it.
 2. The last, smaller batch of a task is learned too; theirs drops it.
-3. alpha is 0.1 everywhere unless set; theirs is 0.01 on CIFAR10.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ from pcr_ray.stream import Batch, Task
 
 
 class HPCRParams(Params):
-    alpha: float = Field(0.1, ge=0, allow_inf_nan=False, description="weight of PCD; the authors' is 0.01 on CIFAR10")
+    by_dataset = {"cifar10": {"alpha": 0.01}}
+
+    alpha: float = Field(0.1, ge=0, allow_inf_nan=False, description="weight of PCD")
     beta: float = Field(0.5, ge=0, allow_inf_nan=False, description="weight of SCD")
     low: float = Field(0.5625, gt=0, allow_inf_nan=False, description="weight of the PCR loss at a task's start")
     high: float = Field(1.8, gt=0, allow_inf_nan=False, description="weight of the PCR loss half a period later")

@@ -42,7 +42,7 @@ class MIR(ER):
     head = "linear"
 
     def recall(self, batch: Batch) -> Recalled | None:
-        count = self.config.replay_batch_size
+        count = self.replay_count
         below = None if self.config.replay_current else self.task.old
         candidates = self.memory.sample(max(self.params.candidates, count), below=below)
         if candidates is None or len(candidates) <= count:

@@ -93,6 +93,7 @@ class OCM(Method):
     cost = 17.7
     Params = OCMParams
     batchnorm = "joint"
+    inert = {"views": "both"}
 
     def build(self) -> None:
         self.projector = nn.Linear(self.net.backbone.dim, PROJECTION)

@@ -46,6 +46,7 @@ class SCR(Method):
     idea = "supervised contrastive loss on stream and replay, nearest class mean at inference"
     Params = SCRParams
     batchnorm = "joint"
+    inert = {"head": "linear", "gamma": None, "proxy_gradients": False}
 
     def build(self) -> None:
         dim = self.net.backbone.dim

@@ -27,9 +27,10 @@ class SSIL(Method):
     title = "SS-IL"
     idea = "the stream competes among new classes, replay among old ones"
     head = "cosine"
+    inert = {"replay_current": True}
 
     def recall(self, batch: Batch) -> Recalled | None:
-        return self.memory.sample(self.config.replay_batch_size, below=self.task.old)
+        return self.memory.sample(self.replay_count, below=self.task.old)
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         views = [self.views(b) for b in (batch, memory) if b is not None]
