@@ -11,7 +11,7 @@ import pandas as pd
 from pcr_ray.config import TrialConfig
 from pcr_ray.record import REASON, Record
 from pcr_ray.stats import Estimate, estimate
-from pcr_ray.sweepfile import METRICS, Sweep
+from pcr_ray.sweepfile import METRICS, ReportSpec, Sweep
 
 PREFIX = {"softmax": "", "ncm": "ncm_"}
 HEADED, SHARED = METRICS[:4], METRICS[4:]  # metrics that each head has, and those of the training
@@ -106,6 +106,14 @@ def x_field(sweep: Sweep) -> str:
     return spec.x or (free[0] if free else "")
 
 
+def heads(spec: ReportSpec, trial: TrialConfig) -> list[str]:
+    """The heads of a trial that the report shows; a method that classifies by class means has them once."""
+    from pcr_ray.methods import METHODS
+
+    hidden = METHODS.get(trial.method).nearest_mean or trial.method not in (spec.ncm or [trial.method])
+    return [head for head in spec.heads if head != "ncm" or not hidden]
+
+
 def _cells(sweep: Sweep, frame: pd.DataFrame) -> list[Cell]:
     spec, x, panels = sweep.spec.report, x_field(sweep), panel_fields(sweep)
     groups: dict[tuple[Any, ...], list[float]] = {}
@@ -113,7 +121,7 @@ def _cells(sweep: Sweep, frame: pd.DataFrame) -> list[Cell]:
     values = frame.set_index(["trial", "head"])[spec.y].to_dict()
     for identity, trial in sweep.trials.items():
         panel = tuple((f, value_of(trial, f)) for f in panels)
-        for head in spec.heads:
+        for head in heads(spec, trial):
             if (identity, head) in values and values[identity, head] == values[identity, head]:
                 key = (panel, value_of(trial, spec.series), head, value_of(trial, x) if x else None)
                 groups.setdefault(key, []).append(float(values[identity, head]))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pcr_ray.stats import Estimate, estimate
 
@@ -18,7 +19,7 @@ def style(index: int) -> dict[str, Any]:
     return {
         "color": COLOURS[index % len(COLOURS)],
         "marker": MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
-        "linestyle": "-" if index < len(COLOURS) else "--",
+        "linestyle": ("-", "--", "-.", ":")[index // len(COLOURS) % 4],
     }
 
 
@@ -59,7 +60,7 @@ def lines(
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     _within_percent(axes, ylabel)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, ncols=2 if len(data) + len(across) > 6 else 1)
+    _legend(figure, axes)
     return figure
 
 
@@ -80,14 +81,27 @@ def curves(panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], *, yla
             axes.fill_between(tasks, low, high, color=look["color"], alpha=0.15, linewidth=0)
         axes.set_title(heading, fontsize=9)
         axes.set_xlabel("tasks learned")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
     for axes in list(grid.flat)[len(panels) :]:
         axes.axis("off")
     grid[0][0].set_ylabel(ylabel)
     _within_percent(grid[0][0], ylabel)
-    grid[0][0].legend(fontsize=8)
+    _legend(figure, *grid.flat)
     figure.suptitle(title, fontsize=10)
     return figure
+
+
+def _legend(figure: Figure, *plots: Any) -> None:
+    """In the first plot, or below them all in a strip of its own where there are many series."""
+    found = [plot.get_legend_handles_labels() for plot in plots]
+    series = {label: handle for handles, labels in found for handle, label in zip(handles, labels)}
+    if len(series) <= len(COLOURS):
+        plots[0].legend(series.values(), series.keys(), fontsize=8)
+        return
+    columns = max(3, int(figure.get_figwidth() / 1.3))
+    figure.set_figheight(figure.get_figheight() + 0.3 + 0.2 * -(-len(series) // columns))
+    figure.legend(series.values(), series.keys(), loc="outside lower center", ncols=columns, fontsize=8)
 
 
 def _within_percent(axes: Any, ylabel: str) -> None:

@@ -28,9 +28,13 @@ def methods(argv: Sequence[str]) -> int:
     for column in ("name", "in the paper", "idea", "classifier", "parameters"):
         table.add_column(column)
     for method in METHODS:
-        table.add_row(method.name, method.title, method.idea, method.head, _parameters(method))
+        table.add_row(method.name, method.title, method.idea, _classifier(method), _parameters(method))
     console.print(table)
     return 0
+
+
+def _classifier(method: type[Method]) -> str:
+    return "nearest mean" if method.nearest_mean else method.head
 
 
 def _parameters(method: type[Method]) -> str:
@@ -59,8 +63,8 @@ def methods_markdown() -> str:
         "| --- | --- | --- | --- | --- | ---: |",
     ]
     for method in METHODS:
-        cells = [f"[{method.name}](#{method.name})", method.title, method.idea, method.head, _parameters(method)]
-        lines.append(f"| {' | '.join(cells)} | {method.cost:g} |")
+        cells = [f"[{method.name}](#{method.name})", method.title, method.idea, _classifier(method)]
+        lines.append(f"| {' | '.join(cells)} | {_parameters(method)} | {method.cost:g} |")
     for method in METHODS:
         text = inspect.getdoc(inspect.getmodule(method)) or ""
         lines += ["", f"## {method.name}", "", "```", text.strip(), "```"]

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pcr_ray import figures, sweepfile
-from pcr_ray.answers import ANY, PREFIX, Answer, Cell, collect, label, value_of, x_field
+from pcr_ray.answers import ANY, PREFIX, Answer, Cell, collect, heads, label, value_of, x_field
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
 from pcr_ray.record import Record, tracking_uri
@@ -174,7 +174,8 @@ def _cell_text(cell: Cell | None) -> str:
 
 def _curves(answer: Answer, record: Record) -> Curves:
     """Accuracy after each task of every finished trial and head, asked of MLflow side by side."""
-    metrics = [(i, run, h) for i, run in answer.runs.items() for h in answer.sweep.spec.report.heads]
+    sweep = answer.sweep
+    metrics = [(i, run, h) for i, run in answer.runs.items() for h in heads(sweep.spec.report, sweep.trials[i])]
 
     def ask(item: tuple[str, str, str]) -> tuple[tuple[str, str], list[float]]:
         identity, run_id, head = item

@@ -52,6 +52,7 @@ class ReportSpec(BaseModel):
     y: str = "final_accuracy"
     series: str = "method"
     heads: list[str] = Field(default=["softmax", "ncm"])
+    ncm: list[str] | None = Field(None, description="methods whose nearest-mean head is shown; default: all")
     paper: str | list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -169,6 +170,13 @@ def _check_names(spec: SweepFile) -> list[str]:
         problems.append(f"report.y: unknown metric{did_you_mean(spec.report.y, list(METRICS))}")
     problems += [
         f"report.heads: '{h}' is neither softmax nor ncm" for h in spec.report.heads if h not in ("softmax", "ncm")
+    ]
+    from pcr_ray.methods import METHODS
+
+    problems += [
+        f"report.ncm: unknown method '{m}'{did_you_mean(m, METHODS.names())}"
+        for m in spec.report.ncm or []
+        if m not in METHODS
     ]
     return problems
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from pcr_ray import report, sweepfile
-from pcr_ray.answers import collect
+from pcr_ray import figures, report, sweepfile
+from pcr_ray.answers import collect, heads
 from pcr_ray.errors import InputError
 from pcr_ray.parent import ParentRun
 from pcr_ray.record import Record, read_param, redact, tracking_uri
@@ -103,6 +103,37 @@ def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> 
     assert r"72.0 $\pm$" in (folder / "table.tex").read_text()
     for picture in folder.glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_shows_the_heads_it_is_asked_for() -> None:
+    content = {"name": "a", "grid": {"method": ["pcr", "scr", "er"], "seed": [0]}}
+    for spec, expected in (
+        ({}, {"pcr": ["softmax", "ncm"], "scr": ["softmax"], "er": ["softmax", "ncm"]}),  # SCR's own are class means
+        ({"ncm": ["pcr"]}, {"pcr": ["softmax", "ncm"], "scr": ["softmax"], "er": ["softmax"]}),
+        ({"heads": ["softmax"]}, {"pcr": ["softmax"], "scr": ["softmax"], "er": ["softmax"]}),
+    ):
+        sweep = sweepfile.parse(content | {"report": spec}, "a file")
+        assert {t.method: heads(sweep.spec.report, t) for t in sweep.trials.values()} == expected
+    with pytest.raises(InputError, match=r"report\.ncm: unknown method 'prc'; did you mean 'pcr'"):
+        sweepfile.parse(content | {"report": {"ncm": ["prc"]}}, "a file")
+
+
+@pytest.mark.parametrize("series", [2, 30])
+def test_figures_keep_room_for_their_plots_however_many_series_there_are(series: int) -> None:
+    one = {f"METHOD-{i}": [[50.0, 40.0]] for i in range(series)}
+    lines = {name: {100: estimate([50.0, 60.0]), 200: estimate([55.0])} for name in one}
+    plain = {"ylabel": "accuracy in %", "title": "t"}
+    for figure in (
+        figures.curves({"buffer 100": one}, **plain),
+        figures.lines(lines, {}, {}, xlabel="buffer", **plain),
+    ):
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            box = axes.get_window_extent()
+            assert box.width > 200 and box.height > 200
+        labels = [text.get_text() for legend in (figure.legends or [figure.axes[0].get_legend()])
+                  for text in legend.get_texts()]  # fmt: skip
+        assert labels == list(one)
 
 
 def test_an_unfinished_sweep_is_reported_with_what_is_missing_and_failed(tmp_path: Path) -> None:

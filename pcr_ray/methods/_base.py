@@ -60,6 +60,7 @@ class Method(nn.Module):
     iid: ClassVar[bool] = False  # the whole stream shuffled, instead of task by task
     head: ClassVar[str] = "linear"  # what `head: auto` means
     heads: ClassVar[tuple[str, ...]] = ("cosine", "linear")
+    nearest_mean: ClassVar[bool] = False  # its own classifier is the nearest class mean, not the head
     batchnorm: ClassVar[str] = "separate"  # what `batchnorm: auto` means
     syncs: ClassVar[str] = ""  # why a step has to wait for the device; empty: it does not
 

@@ -45,6 +45,7 @@ class SCR(Method):
     title = "SCR"
     idea = "supervised contrastive loss on stream and replay, nearest class mean at inference"
     Params = SCRParams
+    nearest_mean = True
     batchnorm = "joint"
     inert = {"head": "linear", "gamma": None, "proxy_gradients": False}
 
