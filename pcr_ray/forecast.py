@@ -44,7 +44,7 @@ def seconds(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float |
 
 @lru_cache(maxsize=16)
 def seconds_per_image(model: str, size: int) -> float:
-    """Forward and backward on one CPU thread, measured here and now."""
+    """Forward and backward on one CPU thread, measured here in CPU time: a busy machine does not falsify it."""
     import torch
 
     from pcr_ray.models import build
@@ -55,10 +55,10 @@ def seconds_per_image(model: str, size: int) -> float:
         net = build(model, "cosine", 10, 1.0, seed=0)
         batch = torch.rand(4, 3, size, size).to(memory_format=torch.channels_last)
         times = []
-        for _ in range(3):  # the fastest counts: the first warms up, others may be disturbed
-            started = time.perf_counter()
+        for _ in range(3):  # the fastest counts: the first warms up
+            started = time.process_time()
             net(batch, logits=True).sum().backward()
-            times.append(time.perf_counter() - started)
+            times.append(time.process_time() - started)
         return min(times) / len(batch)
     finally:
         torch.set_num_threads(threads)
