@@ -17,12 +17,15 @@ PREFIX = {"softmax": "", "ncm": "ncm_"}
 HEADED, SHARED = METRICS[:4], METRICS[4:]  # metrics that each head has, and those of the training
 ANY = "any"  # stands for the value of a field that a trial's method ignores: it holds for all values
 
+Panel = tuple[tuple[str, Any], ...]  # fields and their values
+Key = tuple[Panel, Any, str, Any]  # panel, series, head and x of a cell
+
 
 @dataclass(frozen=True)
 class Cell:
     """One number of the answer: a series at an x, by one head, beside the paper's."""
 
-    panel: tuple[tuple[str, Any], ...]
+    panel: Panel
     series: Any
     head: str
     x: Any
@@ -116,8 +119,8 @@ def heads(spec: ReportSpec, trial: TrialConfig) -> list[str]:
 
 def _cells(sweep: Sweep, frame: pd.DataFrame) -> list[Cell]:
     spec, x, panels = sweep.spec.report, x_field(sweep), panel_fields(sweep)
-    groups: dict[tuple[Any, ...], list[float]] = {}
-    example: dict[tuple[Any, ...], TrialConfig] = {}
+    groups: dict[Key, list[float]] = {}
+    example: dict[Key, TrialConfig] = {}
     values = frame.set_index(["trial", "head"])[spec.y].to_dict()
     for identity, trial in sweep.trials.items():
         panel = tuple((f, value_of(trial, f)) for f in panels)

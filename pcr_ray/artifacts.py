@@ -54,7 +54,8 @@ def heat_map(matrix: Matrix, title: str) -> Any:
             axes.text(j, i, f"{a:.0f}", ha="center", va="center", color="white" if a < 60 else "black", fontsize=8)
     axes.set(xlabel="test task", ylabel="after task", title=f"Accuracy in %, {title}")
     axes.title.set_fontsize(9)
-    axes.set_xticks(range(size), range(1, size + 1))
-    axes.set_yticks(range(size), range(1, size + 1))
+    numbers = [str(i + 1) for i in range(size)]
+    axes.set_xticks(range(size), numbers)
+    axes.set_yticks(range(size), numbers)
     figure.colorbar(image, shrink=0.8)
     return figure

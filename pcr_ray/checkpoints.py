@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pcr_ray.learner import Learner
@@ -59,7 +59,7 @@ class CheckpointStore:
         if filesystem.get_file_info(path).type != fs.FileType.NotFound:
             filesystem.delete_dir(path)
 
-    def _filesystem(self):  # type: ignore[no-untyped-def]  # pyarrow has no types
+    def _filesystem(self) -> tuple[Any, str]:  # pyarrow has no types
         from pyarrow import fs
 
         return fs.FileSystem.from_uri(self.place)

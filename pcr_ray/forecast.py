@@ -32,14 +32,13 @@ def seconds(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float |
     images = DATASETS.get(trial.dataset).train_images
     if not images:
         return None
-    images *= trial.fraction
     speed = speeds.get(tuple(getattr(trial, k) for k in KEY))
     if speed is None:
         views = 2 if trial.views == "both" else 1
         seen = views * (trial.batch_size + trial.replay_batch_size) / trial.batch_size  # per stream image
         size = trial.image_size or DATASETS.get(trial.dataset).image_size
         speed = 1 / (seen * METHODS.get(trial.method).cost * seconds_per_image(trial.model, size))
-    return EVALUATION * images / speed
+    return EVALUATION * (images * trial.fraction) / speed
 
 
 @lru_cache(maxsize=16)

@@ -81,7 +81,7 @@ def settle_resources(wanted: Resources | None) -> Resources:
     """What a trial gets on this cluster; fails at once where the cluster can never provide it."""
     import ray
 
-    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    nodes: list[dict[str, float]] = [n["Resources"] for n in ray.nodes() if n["Alive"]]
     gpus = sum(n.get("GPU", 0) for n in nodes)
     if wanted is None:
         return Resources(cpu=1, gpu=GPU_SHARE if gpus else 0)
@@ -123,7 +123,7 @@ def nodes_without(storage: str) -> list[str]:
     with tempfile.NamedTemporaryFile(dir=storage, prefix=".seen-") as marker:
         look = ray.remote(num_cpus=0)(os.path.exists)
         asked = {
-            n["NodeManagerAddress"]: look.options(  # type: ignore[attr-defined]
+            n["NodeManagerAddress"]: look.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)
             ).remote(marker.name)
             for n in nodes

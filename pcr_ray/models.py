@@ -67,7 +67,12 @@ class Network(nn.Module):
         super().__init__()
         self.backbone = ResNet18(FILTERS[model])
         dim = self.backbone.dim
-        self.head = CosineHead(dim, classes, gamma) if head == "cosine" else nn.Linear(dim, classes)  # type: ignore[arg-type]
+        self.head: CosineHead | nn.Linear
+        if head == "cosine":
+            assert gamma is not None  # without one a config is not valid
+            self.head = CosineHead(dim, classes, gamma)
+        else:
+            self.head = nn.Linear(dim, classes)
 
     def forward(self, x: Tensor, *, logits: bool = False) -> Tensor:
         features = self.backbone(x)

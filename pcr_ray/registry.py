@@ -6,11 +6,16 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pcr_ray.errors import InputError
 
-T = TypeVar("T")
+
+class Named(Protocol):
+    name: ClassVar[str]  # set by `register`
+
+
+T = TypeVar("T", bound=Named)
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
@@ -31,7 +36,7 @@ class Registry(Generic[T]):
         def add(cls: type[T]) -> type[T]:
             if name in self._items:
                 raise ValueError(f"{self.kind} '{name}' is registered twice")
-            cls.name = name  # type: ignore[attr-defined]
+            cls.name = name
             self._items[name] = cls
             return cls
 

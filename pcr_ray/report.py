@@ -21,6 +21,7 @@ from pcr_ray.errors import InputError
 from pcr_ray.record import Record, tracking_uri
 from pcr_ray.registry import did_you_mean
 from pcr_ray.render import Block, Code, Grid, Heading, Items, Paragraph, Picture, latex, markdown, page
+from pcr_ray.stats import Estimate
 from pcr_ray.sweepfile import Sweep
 
 Curves = dict[tuple[str, str], list[float]]  # (identity, head) -> accuracy after each task
@@ -189,8 +190,9 @@ def _curves(answer: Answer, record: Record) -> Curves:
 def _figures(answer: Answer, cells: list[Cell], curves: Curves, folder: Path, suffix: str, heading: str) -> list[Block]:
     sweep, xs, x_name = answer.sweep, _xs(answer, cells), x_field(answer.sweep)
     blocks: list[Block] = []
-    data: dict[str, dict[Any, Any]] = {}
-    across, paper = {}, {}
+    data: dict[str, dict[Any, Estimate]] = {}
+    across: dict[str, Estimate] = {}
+    paper: dict[str, dict[Any, float]] = {}
     for cell in cells:
         name = label(cell, sweep)
         if cell.x in xs:

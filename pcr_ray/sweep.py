@@ -132,8 +132,9 @@ def make_plan(sweep: Sweep, record: Record, spooled: set[str], retry_failed: boo
 def _dry_run(sweep: Sweep, record: Record, options: argparse.Namespace) -> int:
     from pcr_ray import forecast
 
+    known: dict[str, Any] = {}
     if record.missing_file:  # do not make a database for a look
-        plan, known = Plan(sweep, set(), {}, dict(sweep.trials)), {}
+        plan = Plan(sweep, set(), {}, dict(sweep.trials))
     else:
         with record.guarded():
             plan, known = make_plan(sweep, record, set(), options.retry_failed)

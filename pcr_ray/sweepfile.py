@@ -261,7 +261,8 @@ def _matches(raw: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
 
 def _adjusted(spec: SweepFile, raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields with adjustments applied, later ones last, and where each adjusted field comes from."""
-    fields, origins = dict(raw), {}
+    fields = dict(raw)
+    origins: dict[str, str] = {}
     for index, adjustment in enumerate(spec.adjust):
         if _matches(raw, adjustment.when):
             fields |= adjustment.set

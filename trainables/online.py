@@ -56,9 +56,12 @@ class OnlineTrainable(tune.Trainable):
         return {"done": learner.done, "failure": None, "tasks": tasks, "results": learner.results()}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
+        assert self.learner is not None
         self.learner.save(Path(checkpoint_dir))
 
-    def load_checkpoint(self, checkpoint: str) -> None:
+    # Ray's annotation leaves out the folder, which it passes where `save_checkpoint` returns no dict.
+    def load_checkpoint(self, checkpoint: str) -> None:  # type: ignore[override]
+        assert self.learner is not None
         self.learner.load(Path(checkpoint))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

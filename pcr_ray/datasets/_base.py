@@ -100,8 +100,8 @@ def read_folder(files: dict[str, list[tuple[str, Path]]], size: int) -> tuple[Im
 
 def _read_image(file: Path, size: int) -> np.ndarray:
     try:
-        with Image.open(file) as image:
-            image = image.convert("RGB")
+        with Image.open(file) as stored:
+            image = stored.convert("RGB")
             if image.size != (size, size):
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(image)

@@ -125,7 +125,7 @@ def _write(target: Path, train: Images, test: Images, names: list[str], source: 
         manifest = {
             "layout": LAYOUT,
             "source": source,
-            "crc32": zlib.crc32(images),
+            "crc32": zlib.crc32(images.data),
             "shape": list(images.shape),
             "train_counts": np.bincount(train.labels, minlength=len(names)).tolist(),
             "test_counts": np.bincount(test.labels, minlength=len(names)).tolist(),

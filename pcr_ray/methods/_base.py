@@ -63,6 +63,9 @@ class Method(nn.Module):
     nearest_mean: ClassVar[bool] = False  # its own classifier is the nearest class mean, not the head
     batchnorm: ClassVar[str] = "separate"  # what `batchnorm: auto` means
     syncs: ClassVar[str] = ""  # why a step has to wait for the device; empty: it does not
+    mean: Tensor  # (3, 1, 1)
+    std: Tensor  # (3, 1, 1)
+    proxy_gradients: Tensor  # (C,), summed over the task's steps
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -107,6 +107,7 @@ class ASER(Method):
             memory.write(np.arange(start, start + count), np.arange(count), batch)
         memory.seen += len(batch)
         if count < len(batch):
+            assert batch.host_labels is not None  # it is from the stream
             self.keep_best(Batch(batch.images[count:], batch.labels[count:], batch.host_labels[count:]))
 
     def keep_best(self, stream: Batch) -> None:
@@ -125,12 +126,13 @@ class ASER(Method):
 
     def rare(self, stream: Batch) -> Batch:
         """The images of classes that have less than a random part of their share of the memory."""
-        classes = len(self.net.head.weight)
-        held = np.bincount(self.memory.host_labels, minlength=classes)[stream.host_labels]
+        classes, labels = len(self.net.head.weight), stream.host_labels
+        assert labels is not None  # it is from the stream
+        held = np.bincount(self.memory.host_labels, minlength=classes)[labels]
         threshold = float(torch.rand((), generator=self.memory.keep_rng)) / classes
         rows = np.flatnonzero(held / self.memory.size < threshold)
         index = torch.from_numpy(rows).to(stream.labels.device, non_blocking=True)
-        return Batch(stream.images[index], stream.labels[index], stream.host_labels[rows])
+        return Batch(stream.images[index], stream.labels[index], labels[rows])
 
     def values(self, evaluation: list[Batch], candidates: list[Batch]) -> Tensor:
         """The sum over the evaluation images of each candidate's value."""

@@ -61,9 +61,10 @@ class DERPP(Method):
         return total
 
     def halves(self, memory: Recalled) -> list[Recalled]:
-        middle = len(memory) // 2
+        labels, middle = memory.host_labels, len(memory) // 2
+        assert labels is not None  # both draws were made on the host
         parts = slice(middle), slice(middle, None)
-        return [Recalled(self.memory, memory.slots[part], memory.host_labels[part]) for part in parts]
+        return [Recalled(self.memory, memory.slots[part], labels[part]) for part in parts]
 
     def remember(self, batch: Batch) -> None:
         self.memory.reservoir(batch, logits=self.pending)

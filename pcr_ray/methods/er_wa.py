@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from pcr_ray.methods._base import METHODS
 from pcr_ray.methods.er import ER
@@ -41,4 +41,6 @@ class ERWA(ER):
             self.scale[old:seen] = length[:old].mean() / length[old:seen].mean()
 
     def logits(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.net.head.weight * self.scale[:, None], self.net.head.bias)
+        head = self.net.head
+        assert isinstance(head, nn.Linear)  # see `heads`
+        return F.linear(features, head.weight * self.scale[:, None], head.bias)

@@ -64,7 +64,7 @@ class GMED(ER):
     def edit(self, memory: Recalled, ahead: dict[str, Tensor]) -> Tensor:
         """The drawn images after one more edit, given the network's parameters after the coming step."""
         images = self.originals(memory).requires_grad_()
-        now = dict(self.net.named_parameters())
+        now: dict[str, Tensor] = dict(self.net.named_parameters())
         with frozen_statistics(self.net):
             g1, g2 = (self.input_gradient(images, memory.labels, p) for p in (now, ahead))
         regulariser = self.params.beta * g1

@@ -26,6 +26,7 @@ from torch import Tensor
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method, Params
 from pcr_ray.methods.pcr import pcr_loss
+from pcr_ray.models import CosineHead
 from pcr_ray.stream import Batch, Task
 
 
@@ -87,8 +88,9 @@ class HPCR(Method):
 
     def geometry(self, features: Tensor) -> Tensor:
         """gamma * cos between all rows (n, n)."""
-        directions = F.normalize(features)
-        return self.net.head.gamma * directions @ directions.T
+        head, directions = self.net.head, F.normalize(features)
+        assert isinstance(head, CosineHead)  # see `heads`
+        return head.gamma * directions @ directions.T
 
     def remember(self, batch: Batch) -> None:
         self.memory.reservoir(batch, **self.pending)

@@ -52,7 +52,8 @@ class MIR(ER):
 
     def scores(self, batch: Batch, candidates: Recalled) -> Tensor:
         """How much the coming step on `batch` would raise each candidate's rating."""
-        now, ahead = dict(self.net.named_parameters()), look_ahead(self, batch)
+        now: dict[str, Tensor] = dict(self.net.named_parameters())
+        ahead = look_ahead(self, batch)
         with torch.no_grad(), frozen_statistics(self.net):
             return self.rating(ahead, candidates) - self.rating(now, candidates)
 

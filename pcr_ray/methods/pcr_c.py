@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method
+from pcr_ray.models import CosineHead
 from pcr_ray.stream import Batch
 
 
@@ -45,5 +46,7 @@ class PCRC(Method):
         views = [self.views(b) for b in (batch, memory) if b is not None]
         features = torch.cat(self.features(*views))
         directions = F.normalize(features)
-        similarity = self.net.head.gamma * directions @ directions.T  # (N, N)
-        return pcr_samples_loss(self.net.head(features), similarity, torch.cat([v.labels for v in views]))
+        head = self.net.head
+        assert isinstance(head, CosineHead)  # see `heads`
+        similarity = head.gamma * directions @ directions.T  # (N, N)
+        return pcr_samples_loss(head(features), similarity, torch.cat([v.labels for v in views]))
