@@ -113,7 +113,9 @@ def heads(spec: ReportSpec, trial: TrialConfig) -> list[str]:
     """The heads of a trial that the report shows; a method that classifies by class means has them once."""
     from pcr_ray.methods import METHODS
 
-    hidden = METHODS.get(trial.method).nearest_mean or trial.method not in (spec.ncm or [trial.method])
+    if METHODS.get(trial.method).nearest_mean:
+        return ["softmax"]
+    hidden = spec.ncm is not None and trial.method not in spec.ncm
     return [head for head in spec.heads if head != "ncm" or not hidden]
 
 

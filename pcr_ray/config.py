@@ -264,6 +264,8 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
     if values["augment"] == "none" and values["views"] != "original":
         values["views"] = "original"
     values.update(method.inert)
+    if values["views"] == "original":
+        values["augment"] = "none"
     return problems
 
 

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         answer = collect(sweep, record)
         folder = write(answer, record, options.out / sweep.name)
     show(answer)
-    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False)
     return 0
 
 
@@ -61,7 +61,7 @@ def find(name: str, record: Record, overrides: list[str]) -> Sweep:
     text = record.artifact_text(parent.info.run_id, "sweep.yaml")
     if text is None:
         raise InputError(f"sweep '{name}' has no stored sweep file in MLflow; name its file instead")
-    return sweepfile.parse(yaml.safe_load(text), f"the stored file of sweep '{name}'", overrides)
+    return sweepfile.parse(yaml.safe_load(text), f"the stored file of sweep '{name}'", overrides, stored=True)
 
 
 def write(answer: Answer, record: Record, folder: Path) -> Path:
@@ -156,7 +156,9 @@ def table(answer: Answer, cells: list[Cell]) -> Grid:
         if best is not None:
             bold.add((best, j + 1))
     header = [answer.sweep.spec.report.series, *(f"{x_name} {x}" if x_name else _y_title(answer) for x in xs)]
-    return Grid(header, texts, frozenset(bold) if answer.sweep.spec.report.y != "forgetting" else frozenset())
+    return Grid(
+        header, texts, frozenset(bold) if answer.sweep.spec.report.y not in ("forgetting", "loss") else frozenset()
+    )
 
 
 def _mean(rows: dict[str, dict[Any, Cell]], index: int, x: Any) -> float:

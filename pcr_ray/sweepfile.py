@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pcr_ray.registry import did_you_mean
 
 MAX_TRIALS = 100_000
 METRICS = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting", "loss", "samples_per_second")
+DEFAULTS = {name: field.get_default() for name, field in TrialConfig.model_fields.items()}
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -30,8 +31,8 @@ class Resources(BaseModel):
     """What one trial asks of the cluster."""
 
     model_config = STRICT
-    cpu: float = Field(1, gt=0, description="CPUs, and CPU threads, of a trial")
-    gpu: float = Field(0, ge=0, description="GPUs of a trial; a fraction lets trials share one")
+    cpu: float = Field(1, ge=0.01, le=10_000, description="CPUs, and CPU threads, of a trial")
+    gpu: float = Field(0, ge=0, le=10_000, description="GPUs of a trial; a fraction lets trials share one")
     autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of failing at once")
 
 
@@ -40,7 +41,7 @@ class Adjustment(BaseModel):
 
     model_config = STRICT
     when: dict[str, Any] = Field(min_length=1, description="fields and a value, or a list of values, of each")
-    set: dict[str, Any] = Field(description="what these trials have instead; an empty mapping changes nothing")
+    set: dict[str, Any] = Field(description="what these trials have instead")
 
 
 class ReportSpec(BaseModel):
@@ -98,11 +99,20 @@ class Sweep:
         return yaml.safe_dump(self.spec.model_dump(exclude_defaults=True), sort_keys=False, allow_unicode=True)
 
 
+def read_yaml(text: str) -> Any:
+    """As `yaml.safe_load`, with one kind of error: a date of month 13 or deep nesting raise others there."""
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, RecursionError) as error:
+        raise yaml.YAMLError(str(error)) from None
+
+
 def load(path: str | Path, overrides: list[str] | None = None) -> Sweep:
     """Read a sweep file and apply `--set` overrides."""
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = read_yaml(text)
     except FileNotFoundError:
         raise InputError(f"sweep file {path} does not exist{_near_files(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -112,30 +122,70 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Sweep:
     return parse(content, str(path), overrides or [], folder=path.parent)
 
 
-def parse(content: Any, where: str, overrides: list[str] | None = None, folder: Path | None = None) -> Sweep:
-    """Validate a sweep file's content and expand it; raises one `InputError` with all problems."""
+def parse(
+    content: Any,
+    where: str,
+    overrides: list[str] | None = None,
+    folder: Path | None = None,
+    *,
+    stored: bool = False,
+) -> Sweep:
+    """Validate a sweep file's content and expand it; raises one `InputError` with all problems.
+
+    Overrides may leave a rule without use, or grids with the same trials. That holds for a `stored` file too: its
+    overrides are applied already.
+    """
     if not isinstance(content, dict):
         raise InputError(f"{where}: expected a mapping with 'name' and 'grid', got {type(content).__name__}")
+    content = _with_dotted_params(content)
+    useless = [] if stored else _useless_rules(content)
     for text in overrides or []:
         _override(content, text)
     problems = _unknown_keys(content)
-    known = {k: v for k, v in content.items() if k in SweepFile.model_fields}
     try:
-        spec = SweepFile.model_validate(known)
+        spec = _spec(content)
     except ValidationError as error:
         raise problems_error(where, problems + [str(p) for p in explain(error)]) from None
     problems += _check_names(spec)
+    rules = [*spec.exclude, *(a.when for a in spec.adjust)]
+    problems += [f"{place}: no trial of the file has {rule}" for place, rule in useless if rule in rules]
     combinations = _combinations(spec, problems)
     left = [(place, raw) for place, raw in combinations if not any(_matches(raw, rule) for rule in spec.exclude)]
     if combinations and not left:
         problems.append("exclude: nothing is left to run")
-    if not overrides:  # these may leave a rule without use, or grids with the same trials
-        problems += _useless_rules(spec, [raw for _, raw in combinations])
-    sweep = _resolve_all(spec, left, problems, doubles=bool(overrides))
+    sweep = _resolve_all(spec, left, problems, doubles=stored or bool(overrides))
     sweep = _with_paper(sweep, folder, problems)
     if problems:
         raise problems_error(where, problems)
     return sweep
+
+
+def _spec(content: Mapping[str, Any]) -> SweepFile:
+    return SweepFile.model_validate({k: v for k, v in content.items() if k in SweepFile.model_fields})
+
+
+def _with_dotted_params(content: dict[str, Any]) -> dict[str, Any]:
+    """A copy in which `params: {alpha: 1}` is `params.alpha: 1`, so that each parameter is a field like any other."""
+
+    def dotted(mapping: Any) -> Any:
+        if not isinstance(mapping, dict) or not isinstance(params := mapping.get("params"), dict):
+            return dict(mapping) if isinstance(mapping, dict) else mapping
+        return {f"params.{k}": v for k, v in params.items()} | {k: v for k, v in mapping.items() if k != "params"}
+
+    def each(rules: Any, change: Callable[[Any], Any]) -> Any:
+        return [change(rule) for rule in rules] if isinstance(rules, list) else rules
+
+    def adjustment(rule: Any) -> Any:
+        return {k: dotted(v) for k, v in rule.items()} if isinstance(rule, dict) else rule
+
+    changes: dict[str, Callable[[Any], Any]] = {
+        "fixed": dotted,
+        "grid": lambda grid: dict(grid) if isinstance(grid, dict) else grid,
+        "grids": lambda grids: each(grids, lambda g: dict(g) if isinstance(g, dict) else g),
+        "exclude": lambda rules: each(rules, dotted),
+        "adjust": lambda rules: each(rules, adjustment),
+    }
+    return {k: changes[k](v) if k in changes else v for k, v in content.items()}
 
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
@@ -171,6 +221,8 @@ def _check_names(spec: SweepFile) -> list[str]:
     problems += [
         f"report.heads: '{h}' is neither softmax nor ncm" for h in spec.report.heads if h not in ("softmax", "ncm")
     ]
+    if len(spec.report.heads) != len(set(spec.report.heads)) or not spec.report.heads:
+        problems.append("report.heads: give softmax, ncm or both, each once")
     from pcr_ray.methods import METHODS
 
     problems += [
@@ -210,12 +262,16 @@ def _combinations(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[
     return combinations
 
 
-def _useless_rules(spec: SweepFile, raws: list[dict[str, Any]]) -> list[str]:
-    """A rule that no trial meets is a slip, such as a misspelt value."""
+def _useless_rules(content: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Rules of a file that none of its trials meets, and their places: slips, such as a misspelt value."""
+    try:
+        spec = _spec(content)
+    except ValidationError:
+        return []  # said elsewhere
     rules = [(f"exclude[{i}]", rule) for i, rule in enumerate(spec.exclude)]
     rules += [(f"adjust[{i}].when", a.when) for i, a in enumerate(spec.adjust)]
-    return [f"{place}: no trial of the grid has {rule}" for place, rule in rules
-            if raws and not any(_matches(raw, rule) for raw in raws)]  # fmt: skip
+    raws = [raw for _, raw in _combinations(spec, [])] if rules else []
+    return [(place, rule) for place, rule in rules if raws and not any(_matches(raw, rule) for raw in raws)]
 
 
 def _axes(grid: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, list[Any]]:
@@ -253,10 +309,14 @@ def _values(value: Any, place: str, problems: list[str]) -> Iterator[Any]:
 
 
 def _matches(raw: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    return bool(rule) and all(
-        key in raw and (raw[key] in value if isinstance(value, list) else raw[key] == value)
-        for key, value in rule.items()
-    )
+    """Whether a trial has all that a rule names; a list in a rule is a choice, unless the field itself is a list."""
+    return bool(rule) and all(_has(raw.get(key, DEFAULTS.get(key)), value) for key, value in rule.items())
+
+
+def _has(own: Any, value: Any) -> bool:
+    if isinstance(value, dict) and set(value) == {"range"}:
+        value = list(_values(value, "", []))
+    return own == value or (isinstance(value, list) and own in value)
 
 
 def _adjusted(spec: SweepFile, raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -320,26 +380,36 @@ def _override(content: dict[str, Any], text: str) -> None:
     if not equals or not key:
         raise InputError(f"--set {text}: write key=value, such as fixed.dataset=digits")
     try:
-        parsed = yaml.safe_load(value)
+        parsed = read_yaml(value)
     except yaml.YAMLError:
         raise InputError(f"--set {text}: the value is not valid YAML") from None
     if isinstance(parsed, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", parsed):
         parsed = float(parsed)
     top, _, rest = key.partition(".")
     if not rest:
-        content[top] = parsed
+        content |= _with_dotted_params({top: parsed})
         return
-    if top in ("fixed", "grid") and isinstance(content.get(top) or {}, dict):
-        adjusted = [a.get("set") for a in content.get("adjust") or [] if isinstance(a, dict)]
-        for other in [content.get("fixed"), content.get("grid"), *(content.get("grids") or []), *adjusted]:
+    if rest == "params" and isinstance(parsed, dict):
+        for name, value_ in parsed.items():
+            _set(content, top, f"params.{name}", value_)
+    else:
+        _set(content, top, rest, parsed)
+
+
+def _set(content: dict[str, Any], top: str, rest: str, parsed: Any) -> None:
+    if top in ("fixed", "grid") and isinstance(content.get(top) or {}, dict):  # a field has one place
+        grids, adjust = (v if isinstance(v := content.get(k), list) else [] for k in ("grids", "adjust"))
+        adjusted = [a.get("set") for a in adjust if isinstance(a, dict)]
+        for other in [content.get("fixed"), content.get("grid"), *grids, *adjusted]:
             if isinstance(other, dict):
                 other.pop(rest, None)
         content[top] = {**(content.get(top) or {}), rest: parsed}
     else:
-        inner = content.setdefault(top, {})
+        inner = content.get(top) or {}
         if not isinstance(inner, dict):
-            inner = content[top] = {}
-        inner[rest] = parsed
+            kind = "a list" if isinstance(inner, list) else "not a mapping"
+            raise InputError(f"--set {top}.{rest}: '{top}' is {kind}; set it as a whole, --set {top}=...")
+        content[top] = {**inner, rest: parsed}
 
 
 def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep:
@@ -355,8 +425,14 @@ def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep
             return sweep
         rows = [{k: v for k, v in row.items() if v == v} for row in frame.to_dict("records")]
     problems += [f"report.paper: a row without 'value': {row}" for row in rows if "value" not in row]
+    problems += [
+        f"report.paper: '{key}' is not a number in {row}"
+        for row in rows
+        for key in ("value", "ci")
+        if key in row and (not isinstance(row[key], int | float) or isinstance(row[key], bool))
+    ]
     odd = {k for row in rows for k in row if not _is_field(k) and k not in ("value", "ci", "head")}
-    problems += [f"report.paper: unknown column{did_you_mean(k, FIELDS)}" for k in sorted(odd)]
+    problems += [f"report.paper: unknown column '{k}'{did_you_mean(k, FIELDS)}" for k in sorted(map(str, odd))]
     report = sweep.spec.report.model_copy(update={"paper": rows})
     return replace(sweep, spec=sweep.spec.model_copy(update={"report": report}))
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from pcr_ray.config import PRESETS, TrialConfig, preset, resolve_or_exit
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
+from pcr_ray.sweepfile import read_yaml
 
 if TYPE_CHECKING:
     from pcr_ray.learner import Learner
@@ -64,7 +65,7 @@ def _parameter(text: str) -> tuple[str, Any]:
     if not equals:
         raise InputError(f"--params {text}: write NAME=VALUE")
     try:
-        return name, yaml.safe_load(value)
+        return name, read_yaml(value)
     except yaml.YAMLError:
         raise InputError(f"--params {text}: {value!r} is not a value that YAML can read") from None
 

@@ -185,7 +185,8 @@ def test_fields_that_cannot_matter_do_not_change_the_identity():
         [{"method": "ss_il", **extra} for extra in ({}, {"replay_current": False})],
         [{"method": "ocm", **extra} for extra in ({}, {"views": "augmented"}, {"views": "original"})],
         [{"method": "scr", **extra} for extra in ({}, {"head": "cosine", "gamma": 5.0}, {"proxy_gradients": True})],
-        [{"augment": "none", **extra} for extra in ({}, {"views": "augmented"}, {"views": "original"})],
+        [{"augment": "none"}, {"augment": "none", "views": "augmented"}, {"views": "original"},
+         {"views": "original", "augment": "ocm"}],
         [{"optimiser": "sgd", **extra} for extra in ({}, {"betas": [0.5, 0.5]})],
         [{"optimiser": "adam", **extra} for extra in ({}, {"momentum": 0.5})],
     ]  # fmt: skip

@@ -110,6 +110,8 @@ def test_a_report_shows_the_heads_it_is_asked_for() -> None:
     for spec, expected in (
         ({}, {"pcr": ["softmax", "ncm"], "scr": ["softmax"], "er": ["softmax", "ncm"]}),  # SCR's own are class means
         ({"ncm": ["pcr"]}, {"pcr": ["softmax", "ncm"], "scr": ["softmax"], "er": ["softmax"]}),
+        ({"ncm": []}, {"pcr": ["softmax"], "scr": ["softmax"], "er": ["softmax"]}),
+        ({"heads": ["ncm"]}, {"pcr": ["ncm"], "scr": ["softmax"], "er": ["ncm"]}),
         ({"heads": ["softmax"]}, {"pcr": ["softmax"], "scr": ["softmax"], "er": ["softmax"]}),
     ):
         sweep = sweepfile.parse(content | {"report": spec}, "a file")

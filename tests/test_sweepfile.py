@@ -105,6 +105,11 @@ def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
         ("{name: a, grid: {seed: [0], params: [{alpha: 1}]}}", "write params.NAME"),
         ("{name: a, grid: {seed: [0]}, report: {y: final_acuracy}}", "did you mean 'final_accuracy'?"),
         ("{name: a, grid: {seed: [0]}, report: {paper: [{metod: pcr, value: 1}]}}", "did you mean 'method'?"),
+        ("{name: a, grid: {seed: [0]}, report: {paper: [{value: abc}]}}", "'value' is not a number"),
+        ("{name: a, grid: {seed: [0]}, report: {paper: [{value: 1, ci: null}]}}", "'ci' is not a number"),
+        ("{name: a, grid: {seed: [0]}, report: {heads: [ncm, ncm]}}", "each once"),
+        ("{name: a, grid: {seed: [0]}, resources: {cpu: 1.0e-320}}", "greater than or equal"),
+        ("{name: a, grid: {seed: [0]}, resources: {cpu: .inf}}", "less than or equal"),
         ("[1, 2]", "expected a mapping"),
     ],
 )
@@ -146,13 +151,47 @@ def test_an_adjustment_that_cannot_be_meant_is_refused() -> None:
                      {when: {method: ocm}, set: {lr: -1.0}}]}"""
     )
     for part in (
-        "exclude[0]: no trial of the grid has {'method': 'err'}",
-        "adjust[0].when: no trial of the grid has {'method': 'omc'}",
+        "exclude[0]: no trial of the file has {'method': 'err'}",
+        "adjust[0].when: no trial of the file has {'method': 'omc'}",
         "adjust[1].set.seed: also in 'grid'",
         "adjust[1].set.ler: unknown key; did you mean 'lr'?",
         "adjust[2].set.lr: input should be greater than 0",
     ):
         assert part in text, f"{part!r} is not in:\n{text}"
+
+
+def test_a_misspelt_rule_is_found_whatever_is_overridden_unless_it_is_replaced() -> None:
+    text = "{name: a, grid: {method: [pcr, ocm]}, adjust: [{when: {method: omc}, set: {lr: 1.0}}]}"
+    assert "{'method': 'omc'}" in problems(text, "fixed.buffer=100")
+    assert len(parse(text, "adjust=[]").trials) == 2
+
+
+def test_rules_know_defaults_ranges_and_fields_that_are_lists() -> None:
+    text = "{name: a, fixed: {betas: [0.9, 0.99]}, grid: {method: [pcr], seed: {range: [0, 4]}}, exclude: [%s]}"
+    for rule, seeds in (
+        ("{seed: {range: [0, 3]}}", {3}),
+        ("{lr: 0.1, seed: 2}", {0, 1, 3}),  # a default, not written in the file
+        ("{betas: [0.9, 0.99], seed: [0, 1]}", {2, 3}),
+    ):
+        assert {t.seed for t in parse(text % rule).trials.values()} == seeds
+
+
+def test_a_parameter_is_one_field_however_it_is_written() -> None:
+    text = "{name: a, fixed: {method: derpp, %s}, grid: {seed: [0, 1]}, adjust: [{when: {seed: 1}, set: {%s}}]}"
+    for fixed in ("params: {alpha: 0.3, beta: 0.7}", "params.alpha: 0.3, params.beta: 0.7"):
+        for changed in ("params: {alpha: 0.9}", "params.alpha: 0.9"):
+            trials = {t.seed: t.params for t in parse(text % (fixed, changed)).trials.values()}
+            assert trials == {0: {"alpha": 0.3, "beta": 0.7}, 1: {"alpha": 0.9, "beta": 0.7}}
+            trials = parse(text % (fixed, changed), "fixed.params={alpha: 0.6}").trials.values()
+            assert [t.params["alpha"] for t in trials] == [0.6, 0.6]
+    assert "adjust[0].set.params.foo" in problems(text % ("params.alpha: 0.3", "params: {foo: 1}"))
+
+
+def test_a_sweep_written_out_with_its_overrides_applied_can_be_read_again() -> None:
+    for overrides in (["grid.method=[pcr, er]"], ["fixed.dataset=digits"]):
+        sweep = sweepfile.load(SHIPPED[0].parent / "table1.yaml", overrides)
+        again = sweepfile.parse(yaml.safe_load(sweep.to_yaml()), "again", stored=True)
+        assert list(again.trials) == list(sweep.trials)
 
 
 def test_a_rule_that_an_override_leaves_without_use_does_no_harm() -> None:
@@ -165,6 +204,29 @@ def test_grids_that_an_override_makes_alike_run_once() -> None:
     sweep = parse(text, "fixed.dataset=digits")
     assert {(t.dataset, t.buffer) for t in sweep.trials.values()} == {("digits", b) for b in (100, 200, 300)}
     assert sweep.collapsed == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "part"),
+    [
+        ("{name: a, grid: {seed: [0]}, adjust: 5}", "grid.seed=[1]", "adjust: input should be a valid list"),
+        ("{name: a, grid: {seed: [0]}, grids: 5}", "fixed.lr=1.0", "grids: input should be a valid list"),
+        (BASE, "fixed.lr=2020-13-45", "not valid YAML"),
+        (BASE, "fixed.lr=!!int x", "not valid YAML"),
+        (BASE, "fixed.lr=" + 3000 * "[", "not valid YAML"),
+        (ADJUSTED, "adjust.0.set.lr=1.0", "'adjust' is a list; set it as a whole"),
+        ("{name: a, fixed: [1], grid: {seed: [0]}}", "fixed.lr=1.0", "'fixed' is a list"),
+    ],
+)
+def test_an_override_that_cannot_be_applied_is_refused(text: str, override: str, part: str) -> None:
+    assert part in problems(text, override)
+
+
+@pytest.mark.parametrize("text", ["description: 2020-13-45", "a: !!float x", 3000 * "["])
+def test_what_yaml_cannot_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InputError, match="not valid YAML"):
+        sweepfile.load(tmp_path / "a.yaml")
 
 
 def test_python_in_a_file_is_refused_not_run(tmp_path: Path) -> None:

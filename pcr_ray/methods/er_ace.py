@@ -9,7 +9,7 @@ stream batch and those that never occurred in the stream so far.
 Differences from the published system:
 1. Doubled augmented batch and cosine head, as in the PCR paper.
 2. Replay runs over the classes seen so far; theirs runs over the whole head.
-3. The task-free form holds from the first step on; theirs begins with the second task.
+3. The task-free form holds from the first step on, as in one published version; in another from the second task.
 4. A class never seen is one that no batch had; theirs takes all from the largest class number seen upwards.
 """
 

@@ -8,7 +8,8 @@ Replay: MIR's virtual step, and of 50 random images those whose gradient at the 
     score = change of ||softmax(z) - onehot(y)||_1 * ||feature||_1.
 
 Differences from the published system:
-1. An image and its augmented copy pass the network in one batch, as for all methods here; theirs in two.
+1. Candidates are scored as they are and replayed with fresh augmented copies; theirs are scored in one batch with
+   augmented copies, and these very copies are replayed.
 2. All probabilities run over the classes seen so far, theirs over the whole head. The mean of |P_joint - P_view|
    still divides by all classes, so that `dl` weighs the same.
 3. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them.

@@ -8,6 +8,7 @@ Differences from the published system:
 1. The scale is applied at inference only; theirs overwrites the weights, and the next task starts from them.
 2. No distillation, no clipping of the weights to positive values.
 3. Online: one epoch, ER's replay, doubled augmented batch.
+4. Cross-entropies run over the classes seen so far.
 The head is linear: a cosine head has no length to align.
 """
 

@@ -10,6 +10,10 @@ Differences from the authors' public code:
 2. Stream and memory pass the network one after the other (`batchnorm: separate`), as in ER here.
 3. Edited pixels are clamped to [0, 1]: augmentation is defined there.
 4. theta' is a plain SGD step whatever the optimiser.
+5. Cross-entropies run over the classes seen so far, theirs over the whole head.
+6. The edit leaves the running statistics of BatchNorm alone; theirs moves them.
+7. Pixels are in [0, 1] everywhere. Theirs of MiniImageNet are in [-1, 1], where alpha 1 moves an image as far as
+   0.25 does here.
 As there, l is the mean over the replayed images, the scale that alpha was chosen for. Bytes would round most edits
 away (digits, 40 steps: pixels moved by 0.03/255 on average in 3.7 edits), so the memory keeps a float copy of its
 images for them: five bytes a pixel value instead of one. Class means (the NCM classifier) are those of the images as

@@ -10,7 +10,8 @@ Differences from the published system:
 1. It replays what `replay_batch_size` says, 10 in the PCR paper's table; theirs replays 100.
 2. The first step of a run, with an empty memory, learns from the stream; theirs skips it.
 3. tau 0.07 is the default of their code; their scripts also use 0.1.
-4. With `views` other than `both` an anchor may have no positive: it then adds 0 to the mean.
+4. Originals and augmented copies share the statistics of BatchNorm; theirs pass the network one after the other.
+5. With `views` other than `both` an anchor may have no positive: it then adds 0 to the mean.
 """
 
 from __future__ import annotations
