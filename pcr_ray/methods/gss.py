@@ -18,6 +18,8 @@ Differences from the published system:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import numpy as np
@@ -76,8 +78,8 @@ class GSS(ER):
 
     def replace(self, batch: Batch) -> None:
         reference = self.memory_gradients()
-        whole = self.gradients(batch.images[None], batch.labels[None])
-        if nearest(whole, reference) >= 0:  # the host waits here
+        whole = self.gradient(batch.images, batch.labels)
+        if nearest(whole[None], reference) >= 0:  # the host waits here
             return
         fresh = nearest(self.each_gradient(batch), reference)
         stored, rng = self.memory.extras["score"].cpu(), self.memory.keep_rng
@@ -93,26 +95,37 @@ class GSS(ER):
         count = min(self.params.strength, filled // size)
         slots = torch.randperm(filled, generator=self.memory.keep_rng)[: count * size].numpy()
         drawn = self.memory.at(slots)
-        return self.gradients(drawn.images.unflatten(0, (count, size)), drawn.labels.unflatten(0, (count, size)))
+        parts = zip(drawn.images.split(size), drawn.labels.split(size))
+        return torch.stack([self.gradient(images, labels) for images, labels in parts])
+
+    def gradient(self, images: Tensor, labels: Tensor) -> Tensor:
+        """(P,): the gradient over all parameters of the mean loss of stored images."""
+        parameters = list(self.net.parameters())
+        with self.evaluating():
+            loss = F.cross_entropy(self.net(self.prepared(images), logits=True)[:, : self.task.seen], labels)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
 
     def each_gradient(self, batch: Batch) -> Tensor:
-        """(N, P): one row an image."""
-        return self.gradients(batch.images[:, None], batch.labels[:, None])
-
-    def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
-        """(k, P): the gradient over all parameters of each of k groups' mean loss; images are (k, n, H, W, 3)."""
+        """(N, P): one row an image, in one pass."""
         parameters = {name: p.detach() for name, p in self.net.named_parameters()}
-        pixels = self.normalised(self.pixels(images.flatten(0, 1))).unflatten(0, images.shape[:2])
 
-        def loss(parameters: dict[str, Tensor], pixels: Tensor, labels: Tensor) -> Tensor:
-            logits = functional_call(self.net, parameters, (pixels,), {"logits": True})
-            return F.cross_entropy(logits[:, : self.task.seen], labels)
+        def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+            logits = functional_call(self.net, parameters, (image[None],), {"logits": True})
+            return F.cross_entropy(logits[:, : self.task.seen], label[None])
 
+        with self.evaluating():
+            by_name = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, self.prepared(batch.images), batch.labels)
+        return torch.cat([g.flatten(1) for g in by_name.values()], 1)
+
+    def prepared(self, images: Tensor) -> Tensor:
+        return self.normalised(self.pixels(images))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
         training = self.training
         self.eval()
-        by_name = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, pixels, labels)
+        yield
         self.train(training)
-        return torch.cat([g.flatten(1) for g in by_name.values()], 1)
 
 
 def replaces(stored: Tensor, fresh: Tensor, uniform: Tensor) -> Tensor:
