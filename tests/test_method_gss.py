@@ -12,7 +12,6 @@ from pcr_ray.methods.gss import draw_slots, replaces
 from pcr_ray.stream import Batch
 from tests.methods_support import cross_entropies, exact, fresh, scaled, warmed
 
-
 CLOSE = 1e-3  # of a gradient's length: a ReLU near 0 may be on in float32 and off in float64
 
 
