@@ -54,7 +54,7 @@ class Method(nn.Module):
     title: ClassVar[str]
     idea: ClassVar[str]  # in a line, for lists and docs
     Params: ClassVar[type[Params]] = Params
-    cost: ClassVar[float] = 1.0  # estimate of a step's time over ER's at the same batch sizes, for forecasts
+    cost: ClassVar[float] = 1.0  # a step's time over that of ER with as many images, for forecasts; see `make bench`
     uses_memory: ClassVar[bool] = True
     inert: ClassVar[dict[str, Any]] = {}  # fields of a trial that change nothing here, and what they are recorded as
     iid: ClassVar[bool] = False  # the whole stream shuffled, instead of task by task

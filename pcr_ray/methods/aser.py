@@ -62,7 +62,7 @@ def per_class(slots: np.ndarray, labels: np.ndarray, count: int, rng: torch.Gene
 class ASER(Method):
     title = "ASER"
     idea = "ER that replays and stores by KNN Shapley values"
-    cost = 4.2
+    cost = 2.6
     Params = ASERParams
     batchnorm = "joint"
     syncs: ClassVar[str] = "which images stay in memory depends on their features"

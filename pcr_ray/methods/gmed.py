@@ -49,7 +49,7 @@ class GMEDParams(Params):
 class GMED(ER):
     title = "GMED"
     idea = "ER that edits replayed images towards what the coming step would forget"
-    cost = 1.75
+    cost = 2.0
     Params = GMEDParams
     head = "linear"
 

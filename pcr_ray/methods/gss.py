@@ -57,7 +57,7 @@ def draw_slots(scores: Tensor, count: int, rng: torch.Generator) -> Tensor:
 class GSS(ER):
     title = "GSS"
     idea = "ER that stores images with gradients unlike those in memory"
-    cost = 1.5
+    cost = 4.6
     Params = GSSParams
     head = "linear"
     syncs: ClassVar[str] = "whether and which images are stored depends on gradients"
