@@ -4,8 +4,8 @@ L = CE(stream) + CE(memory), both over all classes seen so far (eq. 4 of the PCR
 
 Differences from published systems:
 1. Doubled augmented batch, as the PCR paper says that all its methods have it.
-2. Cosine head, as in the PCR paper's equation. The survey code bases, and the ER in the PCR authors' public code, have
-   a linear one, a softmax over the whole head and no augmentation: `head: linear` and `views: original` come near.
+2. Cosine head, as in the PCR paper's equation. The survey code bases have a linear one, a softmax over the whole head
+   and no augmentation: `head: linear` and `views: original` come near.
 3. The two means are summed, as in the survey code bases; the paper's equation has one expectation.
 """
 
