@@ -14,7 +14,7 @@ from pcr_ray.methods import METHODS
 from pcr_ray.record import read_param
 
 EVALUATION = 1.06  # a trial's time over its training time; measured 1.05 and 1.06 on CIFAR10
-KEY = ("dataset", "method", "model", "batch_size", "replay_batch_size")
+KEY = ("dataset", "method", "model", "batch_size", "replay_batch_size", "views", "image_size")
 
 
 def stored_speeds(runs: Iterable[Any]) -> dict[tuple[Any, ...], float]:
@@ -34,11 +34,21 @@ def seconds(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float |
         return None
     speed = speeds.get(tuple(getattr(trial, k) for k in KEY))
     if speed is None:
-        views = 2 if trial.views == "both" else 1
-        seen = views * (trial.batch_size + trial.replay_batch_size) / trial.batch_size  # per stream image
         size = trial.image_size or DATASETS.get(trial.dataset).image_size
-        speed = 1 / (seen * METHODS.get(trial.method).cost * seconds_per_image(trial.model, size))
+        speed = 1 / (passes(trial) * seconds_per_image(trial.model, size))
     return EVALUATION * (images * trial.fraction) / speed
+
+
+def passes(trial: TrialConfig) -> float:
+    """Forward and backward passes of one image that a step makes for each image of the stream."""
+    views = 2 if trial.views == "both" else 1
+    images = views * (trial.batch_size + trial.replay_batch_size) / trial.batch_size
+    return images * METHODS.get(trial.method).cost
+
+
+def work(trial: TrialConfig) -> float:
+    """A trial's share of a sweep in no unit, without a measurement; a dataset of unknown size counts as CIFAR's."""
+    return passes(trial) * (DATASETS.get(trial.dataset).train_images or 50_000) * trial.fraction
 
 
 @lru_cache(maxsize=16)

@@ -34,17 +34,17 @@ class Progress:
     """Counts trials and tasks; told of every event by the tracker."""
 
     def __init__(
-        self, console: Console, trials: dict[str, TrialConfig], series: str, done: int, failed: int, total: int,
-        courier: Courier,
+        self, console: Console, trials: dict[str, TrialConfig], work: dict[str, float], series: str,
+        done: int, failed: int, total: int, courier: Courier,
     ) -> None:  # fmt: skip
         self.console, self.trials, self.series, self.courier = console, trials, series, courier
         self.done, self.failed, self.total = done, failed, total
         self.running: dict[str, float | None] = {}  # identity -> accuracy so far
         self.finals: dict[str, list[float]] = defaultdict(list)
         self.started_at = time.monotonic()
-        self._tasks = {i: t.tasks or 1 for i, t in trials.items()}
-        self._left = sum(self._tasks.values())
-        self._tasks_done = 0
+        self._task_work = {i: work[i] / (t.tasks or 1) for i, t in trials.items()}
+        self._left = dict(work)
+        self._worked = 0.0
         self._last_line = 0.0
         self._live: Live | None = None
 
@@ -64,14 +64,15 @@ class Progress:
 
     def task_done(self, identity: str, metrics: dict[str, Any]) -> None:
         self.running[identity] = metrics["average_accuracy"]
-        self._tasks_done += 1
-        self._left -= 1
+        self._worked += self._task_work[identity]
+        self._left[identity] -= self._task_work[identity]
         if "final_accuracy" in metrics:
             self.finals[self._label(identity)].append(metrics["final_accuracy"])
         self._line()
 
     def ended(self, identity: str, status: str, reason: str | None) -> None:
         self.running.pop(identity, None)
+        self._left.pop(identity, None)  # with it the tasks that a checkpoint spared or a failure left undone
         self.done += status == "FINISHED"
         self.failed += status == "FAILED"
         if status == "FAILED":
@@ -82,10 +83,10 @@ class Progress:
         return str(self.trials[identity].flat().get(self.series, ""))
 
     def eta(self) -> float | None:
-        """Seconds, from the pace of tasks since the start."""
-        if not self._tasks_done:
+        """Seconds, from the pace of finished tasks since the start; a task counts by its method's cost and images."""
+        if not self._worked:
             return None
-        return (time.monotonic() - self.started_at) / self._tasks_done * max(0, self._left)
+        return (time.monotonic() - self.started_at) / self._worked * max(0.0, sum(self._left.values()))
 
     def headline(self) -> str:
         eta = self.eta()

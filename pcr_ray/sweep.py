@@ -206,7 +206,7 @@ def _run(sweep: Sweep, record: Record, options: argparse.Namespace, folder: Path
 
 
 def _launch(plan: Plan, options: argparse.Namespace, folder: Path, spool: Spool, courier: Courier) -> Any:
-    from pcr_ray import launch
+    from pcr_ray import forecast, launch
     from pcr_ray.tracking import TuneTracker
 
     sweep, spec = plan.sweep, plan.sweep.spec
@@ -245,9 +245,9 @@ def _launch(plan: Plan, options: argparse.Namespace, folder: Path, spool: Spool,
             )
         names = {i: sweep.trial_name(i) for i in plan.todo}
         courier.start()
-        view = Progress(
-            console, plan.todo, spec.report.series, len(plan.done), len(plan.failed), len(sweep.trials), courier
-        )
+        work = {i: forecast.work(t) for i, t in plan.todo.items()}
+        counts = len(plan.done), len(plan.failed), len(sweep.trials)
+        view = Progress(console, plan.todo, work, spec.report.series, *counts, courier)
         tracker = TuneTracker(plan.todo, names, spool, courier, storage, view)
         with view:
             try:

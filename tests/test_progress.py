@@ -1,0 +1,72 @@
+"""The time that a running sweep says is left, against numbers worked out by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from pcr_ray import progress
+from pcr_ray.config import resolve
+from pcr_ray.forecast import work
+from pcr_ray.progress import Progress, duration
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(seconds=1000.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now.seconds)
+    return now
+
+
+def sweep_of(**trials):
+    trials = {name: resolve({"dataset": "cifar10", "seed": 0, **settings}) for name, settings in trials.items()}
+    shares = {name: work(trial) for name, trial in trials.items()}
+    courier = SimpleNamespace(trouble=None)
+    return Progress(Console(quiet=True), trials, shares, "method", 0, 0, len(trials), courier)
+
+
+def learn(view, identity, tasks):
+    for _ in range(tasks):
+        view.task_done(identity, {"average_accuracy": 50.0})
+
+
+def test_a_costly_method_counts_by_its_cost(clock):
+    view = sweep_of(er={"method": "er"}, mir={"method": "mir"})  # MIR: 2.3 times ER
+    assert view.eta() is None
+    clock.seconds += 100
+    learn(view, "er", 5)
+    view.ended("er", "FINISHED", None)
+    assert view.eta() == pytest.approx(230)
+    clock.seconds += 46
+    learn(view, "mir", 1)
+    assert view.eta() == pytest.approx(184)
+
+
+def test_a_fraction_of_the_images_counts_as_that_fraction(clock):
+    view = sweep_of(part={"method": "er", "fraction": 0.1}, all={"method": "er"})
+    clock.seconds += 10
+    learn(view, "part", 5)
+    assert view.eta() == pytest.approx(100)
+
+
+def test_tasks_spared_by_a_checkpoint_are_neither_done_nor_left(clock):
+    view = sweep_of(continued={"method": "er"}, other={"method": "er"})
+    clock.seconds += 40
+    learn(view, "continued", 2)  # the other three of its five tasks were learned before
+    view.ended("continued", "FINISHED", None)
+    assert view.eta() == pytest.approx(100)
+
+
+def test_a_trial_that_starts_over_leaves_no_negative_time(clock):
+    view = sweep_of(er={"method": "er"})
+    clock.seconds += 60
+    learn(view, "er", 6)
+    assert view.eta() == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3723, "1 h 02 min"), (7199, "2 h 00 min"), (172_800, "2.0 days")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
