@@ -25,6 +25,7 @@ from pcr_ray.stats import Estimate
 from pcr_ray.sweepfile import Sweep
 
 Curves = dict[tuple[str, str], list[float]]  # (identity, head) -> accuracy after each task
+PLOTS = 9  # learning curves of at most so many x values: more are too small to read
 TITLES = {"final_accuracy": "Final accuracy in %", "forgetting": "Forgetting in points"}
 
 
@@ -42,8 +43,14 @@ def main(argv: Sequence[str]) -> int:
         )
     with record.guarded():
         sweep = find(options.sweep, record, options.set)
+    folder = options.out / sweep.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {options.out}: cannot be used: {error}") from None
+    with record.guarded():
         answer = collect(sweep, record)
-        folder = write(answer, record, options.out / sweep.name)
+        write(answer, record, folder)
     show(answer)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False)
     return 0
@@ -213,10 +220,10 @@ def _figures(answer: Answer, cells: list[Cell], curves: Curves, folder: Path, su
     stages = _stages(answer, cells, curves, xs, x_name)
     if stages and any(len(run) > 1 for series in stages.values() for runs in series.values() for run in runs):
         file = folder / f"learning_curves{suffix}.png"
-        figures.curves(stages, ylabel="average accuracy in %", title="Accuracy on the tasks seen so far").savefig(
-            file, dpi=130
-        )
-        blocks.append(Picture(file, "Average accuracy after each task"))
+        first = f" (the first {PLOTS} of {len(xs)} values of {x_name})" if len(xs) > PLOTS else ""
+        title = f"Accuracy on the tasks seen so far{first}"
+        figures.curves(stages, ylabel="average accuracy in %", title=title).savefig(file, dpi=130)
+        blocks.append(Picture(file, f"Average accuracy after each task{first}"))
     return blocks
 
 
@@ -224,7 +231,7 @@ def _stages(
     answer: Answer, cells: list[Cell], curves: Curves, xs: list[Any], x_name: str
 ) -> dict[str, dict[str, list[list[float]]]]:
     """Heading -> series -> one curve a seed."""
-    stages: dict[str, dict[str, list[list[float]]]] = {f"{x_name} {x}" if x_name else "": {} for x in xs[:9]}
+    stages: dict[str, dict[str, list[list[float]]]] = {f"{x_name} {x}" if x_name else "": {} for x in xs[:PLOTS]}
     keys = {(c.panel, c.series, c.head, c.x): c for c in cells}
     spec, panel_names = answer.sweep.spec.report, [f for f, _ in cells[0].panel]
     for (identity, head), values in curves.items():
@@ -233,7 +240,7 @@ def _stages(
         cell = keys.get((panel, value_of(trial, spec.series), head, value_of(trial, x_name) if x_name else None))
         if cell is None:
             continue
-        for x in xs[:9] if cell.x not in xs else [cell.x]:
+        for x in xs[:PLOTS] if cell.x not in xs else [cell.x]:
             place = f"{x_name} {x}" if x_name else ""
             if place in stages:
                 stages[place].setdefault(label(cell, answer.sweep), []).append(values)

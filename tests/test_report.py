@@ -105,6 +105,22 @@ def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> 
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_folder_that_cannot_be_made_is_named(filled, tmp_path: Path) -> None:
+    record, _, _ = filled
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(InputError, match=r"--out .*taken: cannot be used"):
+        report.main(["study", "--tracking-uri", record.uri, "--out", str(tmp_path / "taken")])
+
+
+def test_learning_curves_say_when_they_leave_x_values_out(tmp_path: Path) -> None:
+    record = Record(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    grid = {"method": ["pcr"], "buffer": list(range(10, 111, 10)), "seed": [0]}
+    sweep = sweepfile.parse(CONTENT | {"grid": grid}, "a file")
+    deliver(record, sweep, tmp_path)
+    text = (report.write(collect(sweep, record), record, tmp_path / "out") / "report.md").read_text()
+    assert "Average accuracy after each task (the first 9 of 11 values of buffer)" in text
+
+
 def test_a_report_shows_the_heads_it_is_asked_for() -> None:
     content = {"name": "a", "grid": {"method": ["pcr", "scr", "er"], "seed": [0]}}
     for spec, expected in (
