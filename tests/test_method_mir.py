@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pcr_ray.methods._virtual import look_ahead, outputs_with
+from pcr_ray.methods._virtual import outputs_with
 from tests.methods_support import cross_entropies, exact, fresh, scaled, twin, warmed
 
 
@@ -18,22 +18,41 @@ def buffers(method):
 def test_look_ahead_gives_the_parameters_that_a_real_step_on_the_stream_gives(root, method):
     learner, batch = warmed(root, method)
     other = twin(learner, root)
-    ahead = look_ahead(learner.method, batch)
+    ahead = learner.method.look_ahead(batch)
     other.learn(batch, None)  # plain SGD, the same augmented views
     for name, parameter in other.net.named_parameters():
         torch.testing.assert_close(ahead[name], parameter.detach(), rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("batchnorm", ["separate", "joint"])
 @pytest.mark.parametrize("method", ["mir", "er_dvc", "gmed"])
-def test_choosing_replay_leaves_network_statistics_and_stream_views_alone(root, method):
+def test_a_step_is_one_on_the_stream_and_the_chosen_replay_together(root, method, batchnorm):
+    """However the look ahead and the step share their work: against one loss and one backward pass over both."""
+    learner, batch = warmed(root, method, batchnorm=batchnorm)
+    m, plain = learner.method, twin(learner, root)
+    chosen = twin(learner, root).recall(batch)
+    loss, expected = m.step(batch), plain.learn(batch, chosen)
+    torch.testing.assert_close(loss, expected)
+    parameters = dict(plain.named_parameters())
+    for name, parameter in m.named_parameters():
+        torch.testing.assert_close(parameter, parameters[name], rtol=0, atol=1e-6)
+    statistics = buffers(plain)
+    for name, values in buffers(m).items():
+        if "running" in name:
+            torch.testing.assert_close(values, statistics[name])
+    for rng in ("stream_rng", "memory_rng"):
+        assert torch.equal(getattr(m, rng).get_state(), getattr(plain, rng).get_state())
+
+
+@pytest.mark.parametrize("method", ["mir", "er_dvc", "gmed"])
+def test_what_was_found_for_one_batch_is_not_used_for_another(root, method):
     learner, batch = warmed(root, method)
-    m = learner.method
-    parameters, before = [p.detach().clone() for p in m.parameters()], buffers(m)
-    views = m.stream_rng.get_state()
-    m.recall(batch)
-    assert all(torch.equal(a, b) for a, b in zip(parameters, m.parameters()))
-    assert all(torch.equal(b, before[n]) for n, b in buffers(m).items())
-    assert torch.equal(views, m.stream_rng.get_state())
+    other = twin(learner, root)
+    following = list(learner.stream.batches(1))[-1]
+    assert following is not batch
+    chosen = learner.method.recall(batch)
+    learner.method.stream_rng.set_state(other.stream_rng.get_state())
+    torch.testing.assert_close(learner.method.learn(following, chosen), other.learn(following, chosen))
 
 
 def test_mir_replays_the_candidates_whose_loss_the_step_raises_most(root):

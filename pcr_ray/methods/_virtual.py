@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pcr_ray.methods._base import Method
+from pcr_ray.memory import Recalled
+from pcr_ray.methods.er import ER
 from pcr_ray.models import Network
 from pcr_ray.stream import Batch
 
@@ -28,20 +29,40 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
-def after_step(net: Network, loss: Tensor, lr: float) -> dict[str, Tensor]:
-    """The network's parameters after one plain SGD step on `loss`, without taking it."""
-    names, parameters = zip(*net.named_parameters())
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return {n: p.detach() if g is None else p.detach() - lr * g for n, p, g in zip(names, parameters, gradients)}
+class LookingAhead(ER):
+    """ER that needs the stream's gradient before it replays, and takes it only once a step where it can.
 
+    With `batchnorm: separate` the loss is a sum over stream and memory, so what the look ahead found for the stream is
+    half of the step. With `joint` the two share their statistics and the step starts afresh.
+    """
 
-def look_ahead(method: Method, batch: Batch) -> dict[str, Tensor]:
-    """The network's parameters after one SGD step on the stream batch alone, on the views its real step will see."""
-    views = method.stream_rng.get_state()
-    with frozen_statistics(method.net):
-        parameters = after_step(method.net, method.loss(batch, None), method.config.lr)
-    method.stream_rng.set_state(views)
-    return parameters
+    _found: tuple[Batch, Tensor, Sequence[Tensor | None]] | None = None  # a batch, its loss, its gradient
+
+    def look_ahead(self, batch: Batch) -> dict[str, Tensor]:
+        """The network's parameters after one plain SGD step on the stream alone, on the views of its real step."""
+        again = self.config.batchnorm == "joint"
+        rng = self.stream_rng.get_state()
+        with frozen_statistics(self.net) if again else nullcontext():
+            loss = self.loss(batch, None)
+        gradients = torch.autograd.grad(loss, list(self.parameters()), allow_unused=True)
+        if again:
+            self.stream_rng.set_state(rng)
+        else:
+            self._found = batch, loss.detach(), gradients
+        step = {id(p): self.config.lr * g for p, g in zip(self.parameters(), gradients) if g is not None}
+        return {n: p.detach() - step.get(id(p), 0) for n, p in self.net.named_parameters()}
+
+    def learn(self, batch: Batch, memory: Recalled | None) -> Tensor:
+        found, self._found = self._found, None
+        if found is None or found[0] is not batch or memory is None:
+            return super().learn(batch, memory)
+        _, stream_loss, gradients = found
+        memory_loss = self.loss(memory, None)
+        for parameter, gradient in zip(self.parameters(), gradients):
+            parameter.grad = gradient
+        memory_loss.backward()  # adds to it
+        self.descend()
+        return stream_loss + memory_loss.detach()
 
 
 def logits_with(net: Network, parameters: dict[str, Tensor], images: Tensor) -> Tensor:

@@ -31,8 +31,7 @@ from torch import Tensor
 
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Params
-from pcr_ray.methods._virtual import frozen_statistics, logits_with, look_ahead
-from pcr_ray.methods.er import ER
+from pcr_ray.methods._virtual import LookingAhead, frozen_statistics, logits_with
 from pcr_ray.stream import Batch
 
 
@@ -46,10 +45,10 @@ class GMEDParams(Params):
 
 
 @METHODS.register("gmed")
-class GMED(ER):
+class GMED(LookingAhead):
     title = "GMED"
     idea = "ER that edits replayed images towards what the coming step would forget"
-    cost = 2.0
+    cost = 1.4
     Params = GMEDParams
     head = "linear"
 
@@ -60,7 +59,7 @@ class GMED(ER):
         memory = super().recall(batch)
         if memory is None:
             return None
-        edited = self.edit(memory, look_ahead(self, batch))
+        edited = self.edit(memory, self.look_ahead(batch))
         memory.extras["edited"] = self.memory.extras["edited"][memory.slots] = edited
         self.memory.extras["age"][memory.slots] += 1
         return memory

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Params
-from pcr_ray.methods._virtual import frozen_statistics, logits_with, look_ahead
-from pcr_ray.methods.er import ER
+from pcr_ray.methods._virtual import LookingAhead, frozen_statistics, logits_with
 from pcr_ray.stream import Batch
 
 
@@ -34,10 +33,10 @@ class MIRParams(Params):
 
 
 @METHODS.register("mir")
-class MIR(ER):
+class MIR(LookingAhead):
     title = "MIR"
     idea = "ER that replays the images whose loss the coming step raises most"
-    cost = 2.3
+    cost = 1.8
     Params = MIRParams
     head = "linear"
 
@@ -53,7 +52,7 @@ class MIR(ER):
     def scores(self, batch: Batch, candidates: Recalled) -> Tensor:
         """How much the coming step on `batch` would raise each candidate's rating."""
         now: dict[str, Tensor] = dict(self.net.named_parameters())
-        ahead = look_ahead(self, batch)
+        ahead = self.look_ahead(batch)
         with torch.no_grad(), frozen_statistics(self.net):
             return self.rating(ahead, candidates) - self.rating(now, candidates)
 
