@@ -14,7 +14,7 @@ from pcr_ray.methods import METHODS
 from pcr_ray.record import read_param
 
 EVALUATION = 1.06  # a trial's time over its training time; measured 1.05 and 1.06 on CIFAR10
-KEY = ("dataset", "method", "model", "batch_size", "replay_batch_size", "views", "image_size")
+KEY = ("dataset", "method", "model", "batch_size", "replay_batch_size", "views", "batchnorm")
 
 
 def stored_speeds(runs: Iterable[Any]) -> dict[tuple[Any, ...], float]:
@@ -22,9 +22,18 @@ def stored_speeds(runs: Iterable[Any]) -> dict[tuple[Any, ...], float]:
     speeds: dict[tuple[Any, ...], list[float]] = {}
     for run in runs:
         if run.info.status == "FINISHED" and "samples_per_second" in run.data.metrics:
-            key = tuple(read_param(run.data.params.get(k, "")) for k in KEY)
-            speeds.setdefault(key, []).append(run.data.metrics["samples_per_second"])
+            settings = tuple(read_param(run.data.params.get(k, "")) for k in KEY)
+            speeds.setdefault(settings, []).append(run.data.metrics["samples_per_second"])
     return {k: median(v) for k, v in speeds.items()}
+
+
+def key(trial: TrialConfig) -> tuple[Any, ...]:
+    return tuple(getattr(trial, k) for k in KEY)
+
+
+def side(trial: TrialConfig) -> int:
+    """Of an image, in pixels."""
+    return trial.image_size or DATASETS.get(trial.dataset).image_size
 
 
 def seconds(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float | None:
@@ -32,10 +41,9 @@ def seconds(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float |
     images = DATASETS.get(trial.dataset).train_images
     if not images:
         return None
-    speed = speeds.get(tuple(getattr(trial, k) for k in KEY))
+    speed = speeds.get(key(trial))
     if speed is None:
-        size = trial.image_size or DATASETS.get(trial.dataset).image_size
-        speed = 1 / (passes(trial) * seconds_per_image(trial.model, size))
+        speed = 1 / (passes(trial) * seconds_per_image(trial.model, side(trial)))
     return EVALUATION * (images * trial.fraction) / speed
 
 
@@ -48,7 +56,10 @@ def passes(trial: TrialConfig) -> float:
 
 def work(trial: TrialConfig) -> float:
     """A trial's share of a sweep in no unit, without a measurement; a dataset of unknown size counts as CIFAR's."""
-    return passes(trial) * (DATASETS.get(trial.dataset).train_images or 50_000) * trial.fraction
+    from pcr_ray.models import FILTERS
+
+    images = (DATASETS.get(trial.dataset).train_images or 50_000) * trial.fraction
+    return images * passes(trial) * (side(trial) * FILTERS[trial.model]) ** 2
 
 
 @lru_cache(maxsize=16)

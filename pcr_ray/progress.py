@@ -42,8 +42,7 @@ class Progress:
         self.running: dict[str, float | None] = {}  # identity -> accuracy so far
         self.finals: dict[str, list[float]] = defaultdict(list)
         self.started_at = time.monotonic()
-        self._task_work = {i: work[i] / (t.tasks or 1) for i, t in trials.items()}
-        self._left = dict(work)
+        self._work, self._left = work, dict(work)
         self._worked = 0.0
         self._last_line = 0.0
         self._live: Live | None = None
@@ -64,15 +63,17 @@ class Progress:
 
     def task_done(self, identity: str, metrics: dict[str, Any]) -> None:
         self.running[identity] = metrics["average_accuracy"]
-        self._worked += self._task_work[identity]
-        self._left[identity] -= self._task_work[identity]
+        if identity in self._left:  # else it had ended, and Tune started it again
+            tasks = self.trials[identity].tasks or 1
+            self._worked += self._work[identity] / tasks
+            self._left[identity] = self._work[identity] * max(0.0, 1 - metrics["task"] / tasks)
         if "final_accuracy" in metrics:
             self.finals[self._label(identity)].append(metrics["final_accuracy"])
         self._line()
 
     def ended(self, identity: str, status: str, reason: str | None) -> None:
         self.running.pop(identity, None)
-        self._left.pop(identity, None)  # with it the tasks that a checkpoint spared or a failure left undone
+        self._left.pop(identity, None)
         self.done += status == "FINISHED"
         self.failed += status == "FAILED"
         if status == "FAILED":
@@ -86,7 +87,7 @@ class Progress:
         """Seconds, from the pace of finished tasks since the start; a task counts by its method's cost and images."""
         if not self._worked:
             return None
-        return (time.monotonic() - self.started_at) / self._worked * max(0.0, sum(self._left.values()))
+        return (time.monotonic() - self.started_at) / self._worked * sum(self._left.values())
 
     def headline(self) -> str:
         eta = self.eta()

@@ -43,14 +43,8 @@ def main(argv: Sequence[str]) -> int:
         )
     with record.guarded():
         sweep = find(options.sweep, record, options.set)
-    folder = options.out / sweep.name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {options.out}: cannot be used: {error}") from None
-    with record.guarded():
         answer = collect(sweep, record)
-        write(answer, record, folder)
+    folder = write(answer, record, options.out / sweep.name)
     show(answer)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False)
     return 0
@@ -73,6 +67,16 @@ def find(name: str, record: Record, overrides: list[str]) -> Sweep:
 
 def write(answer: Answer, record: Record, folder: Path) -> Path:
     """results.csv, report.md, report.html, table.tex and the figures."""
+    with record.guarded():
+        curves = _curves(answer, record)
+    try:
+        _write(answer, curves, folder)
+    except OSError as error:
+        raise InputError(f"the report cannot be written to {folder}: {error}; name another place with --out") from None
+    return folder
+
+
+def _write(answer: Answer, curves: Curves, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     answer.frame.to_csv(folder / "results.csv", index=False)
     for old in folder.glob("*.png"):
@@ -87,7 +91,6 @@ def write(answer: Answer, record: Record, folder: Path) -> Path:
         blocks.append(Paragraph(spec.report.question.strip()))
     blocks += [Heading("Answer"), *_state(answer)]
     tex = ""
-    curves = _curves(answer, record)
     panels = _panels(answer)
     for number, (panel, cells) in enumerate(panels, start=1):
         suffix = f"_{number}" if len(panels) > 1 else ""
@@ -102,7 +105,6 @@ def write(answer: Answer, record: Record, folder: Path) -> Path:
     (folder / "table.tex").write_text(tex)
     (folder / "report.md").write_text(markdown(title, blocks))
     (folder / "report.html").write_text(page(title, blocks))
-    return folder
 
 
 Panel = tuple[tuple[str, Any], ...]

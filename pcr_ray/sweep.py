@@ -147,7 +147,9 @@ def _dry_run(sweep: Sweep, record: Record, options: argparse.Namespace) -> int:
     total = sum(g for g in guesses if g is not None)
     at_once = options.max_concurrent or max(1, int((os.cpu_count() or 1) / wanted.cpu))
     if guesses and None not in guesses:
-        source = "from earlier trials' speed" if speeds else "from a short calibration on one CPU thread here"
+        sources = {forecast.key(t) in speeds for t in plan.todo.values()}
+        names = {True: "earlier trials' speed", False: "a short calibration on one CPU thread here"}
+        source = "from " + " and ".join(names[s] for s in sorted(sources, reverse=True))
         text = f"forecast: {duration(total)} of work, {source}"
         console.print(text + ("" if options.address else f"; about {duration(total / at_once)} with {at_once} at once"))
     elif guesses:

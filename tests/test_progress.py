@@ -8,13 +8,14 @@ from rich.console import Console
 from pcr_ray import progress
 from pcr_ray.config import resolve
 from pcr_ray.forecast import work
+from pcr_ray.methods import METHODS
 from pcr_ray.progress import Progress, duration
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = SimpleNamespace(seconds=1000.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now.seconds)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.seconds))
     return now
 
 
@@ -25,43 +26,68 @@ def sweep_of(**trials):
     return Progress(Console(quiet=True), trials, shares, "method", 0, 0, len(trials), courier)
 
 
-def learn(view, identity, tasks):
-    for _ in range(tasks):
-        view.task_done(identity, {"average_accuracy": 50.0})
+def learn(view, identity, *tasks):
+    for task in tasks:
+        view.task_done(identity, {"task": task, "average_accuracy": 50.0})
 
 
 def test_a_costly_method_counts_by_its_cost(clock):
-    view = sweep_of(er={"method": "er"}, mir={"method": "mir"})  # MIR: 1.8 times ER
+    cost = METHODS.get("mir").cost
+    assert cost > 1
+    view = sweep_of(er={"method": "er"}, mir={"method": "mir"})
     assert view.eta() is None
     clock.seconds += 100
-    learn(view, "er", 5)
+    learn(view, "er", 1, 2, 3, 4, 5)
     view.ended("er", "FINISHED", None)
-    assert view.eta() == pytest.approx(180)
-    clock.seconds += 36
+    assert view.eta() == pytest.approx(cost * 100)
+    clock.seconds += cost * 20
     learn(view, "mir", 1)
-    assert view.eta() == pytest.approx(144)
+    assert view.eta() == pytest.approx(cost * 80)
 
 
 def test_a_fraction_of_the_images_counts_as_that_fraction(clock):
     view = sweep_of(part={"method": "er", "fraction": 0.1}, all={"method": "er"})
     clock.seconds += 10
-    learn(view, "part", 5)
+    learn(view, "part", 1, 2, 3, 4, 5)
     assert view.eta() == pytest.approx(100)
+
+
+def test_larger_images_and_wider_networks_count_as_more(clock):
+    size = {"method": "er", "dataset": "folder", "folder": "f", "tasks": 1}
+    view = sweep_of(small=size | {"image_size": 32}, large=size | {"image_size": 64})
+    clock.seconds += 10
+    learn(view, "small", 1)
+    assert view.eta() == pytest.approx(40)
+    view = sweep_of(narrow={"method": "er"}, wide={"method": "er", "model": "resnet18"})
+    clock.seconds += 10
+    learn(view, "narrow", 1, 2, 3, 4, 5)
+    assert view.eta() == pytest.approx(10 * (64 / 20) ** 2)
 
 
 def test_tasks_spared_by_a_checkpoint_are_neither_done_nor_left(clock):
     view = sweep_of(continued={"method": "er"}, other={"method": "er"})
-    clock.seconds += 40
-    learn(view, "continued", 2)  # the other three of its five tasks were learned before
-    view.ended("continued", "FINISHED", None)
+    clock.seconds += 20
+    learn(view, "continued", 4)  # three of its five tasks were learned before
+    assert view.eta() == pytest.approx(120)
+    clock.seconds += 20
+    learn(view, "continued", 5)
     assert view.eta() == pytest.approx(100)
 
 
-def test_a_trial_that_starts_over_leaves_no_negative_time(clock):
-    view = sweep_of(er={"method": "er"})
+def test_a_trial_that_starts_over_has_everything_left_but_takes_nothing_from_others(clock):
+    view = sweep_of(er={"method": "er"}, other={"method": "er"})
     clock.seconds += 60
-    learn(view, "er", 6)
-    assert view.eta() == 0
+    learn(view, "er", 1, 2, 1)
+    assert view.eta() == pytest.approx(20 * (4 + 5))
+
+
+def test_a_result_after_the_end_changes_nothing(clock):
+    view = sweep_of(er={"method": "er"}, other={"method": "er"})
+    clock.seconds += 100
+    learn(view, "er", 1, 2, 3, 4, 5)
+    view.ended("er", "FINISHED", None)
+    learn(view, "er", 1)
+    assert view.eta() == pytest.approx(100)
 
 
 @pytest.mark.parametrize(

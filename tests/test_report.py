@@ -108,7 +108,7 @@ def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_made_is_named(filled, tmp_path: Path) -> None:
     record, _, _ = filled
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(InputError, match=r"--out .*taken: cannot be used"):
+    with pytest.raises(InputError, match=r"cannot be written to .*taken.*--out"):
         report.main(["study", "--tracking-uri", record.uri, "--out", str(tmp_path / "taken")])
 
 

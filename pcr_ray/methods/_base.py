@@ -95,7 +95,7 @@ class Method(nn.Module):
         self.task = task
 
     def recall(self, batch: Batch) -> Recalled | None:
-        """What to replay beside this batch."""
+        """What to replay beside this batch; `learn` on the same batch comes next."""
         below = None if self.config.replay_current else self.task.old
         return self.memory.sample(self.replay_count, below=below) if self.uses_memory else None
 

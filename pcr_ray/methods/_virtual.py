@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -29,6 +29,9 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
+Gradients = list[tuple[nn.Parameter, Tensor | None]]
+
+
 class LookingAhead(ER):
     """ER that needs the stream's gradient before it replays, and takes it only once a step where it can.
 
@@ -36,7 +39,7 @@ class LookingAhead(ER):
     half of the step. With `joint` the two share their statistics and the step starts afresh.
     """
 
-    _found: tuple[Batch, Tensor, Sequence[Tensor | None]] | None = None  # a batch, its loss, its gradient
+    _found: tuple[Batch, Tensor, Gradients] | None = None  # a batch, its loss, its gradients
 
     def look_ahead(self, batch: Batch) -> dict[str, Tensor]:
         """The network's parameters after one plain SGD step on the stream alone, on the views of its real step."""
@@ -44,12 +47,13 @@ class LookingAhead(ER):
         rng = self.stream_rng.get_state()
         with frozen_statistics(self.net) if again else nullcontext():
             loss = self.loss(batch, None)
-        gradients = torch.autograd.grad(loss, list(self.parameters()), allow_unused=True)
+        trained = [p for p in self.parameters() if p.requires_grad]
+        gradients: Gradients = list(zip(trained, torch.autograd.grad(loss, trained, allow_unused=True)))
         if again:
             self.stream_rng.set_state(rng)
         else:
             self._found = batch, loss.detach(), gradients
-        step = {id(p): self.config.lr * g for p, g in zip(self.parameters(), gradients) if g is not None}
+        step = {id(p): self.config.lr * g for p, g in gradients if g is not None}
         return {n: p.detach() - step.get(id(p), 0) for n, p in self.net.named_parameters()}
 
     def learn(self, batch: Batch, memory: Recalled | None) -> Tensor:
@@ -58,7 +62,7 @@ class LookingAhead(ER):
             return super().learn(batch, memory)
         _, stream_loss, gradients = found
         memory_loss = self.loss(memory, None)
-        for parameter, gradient in zip(self.parameters(), gradients):
+        for parameter, gradient in gradients:
             parameter.grad = gradient
         memory_loss.backward()  # adds to it
         self.descend()

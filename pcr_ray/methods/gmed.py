@@ -48,7 +48,7 @@ class GMEDParams(Params):
 class GMED(LookingAhead):
     title = "GMED"
     idea = "ER that edits replayed images towards what the coming step would forget"
-    cost = 1.4
+    cost = 1.4  # 2.0 with `batchnorm: joint`
     Params = GMEDParams
     head = "linear"
 

@@ -9,6 +9,7 @@ Differences from the published system:
 2. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them.
 3. Cross-entropies run over the classes seen so far, theirs over the whole head.
 4. theta' is a plain SGD step whatever the optimiser.
+5. Candidates come from the whole memory; theirs from earlier tasks only, as with `replay_current: false`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class MIRParams(Params):
 class MIR(LookingAhead):
     title = "MIR"
     idea = "ER that replays the images whose loss the coming step raises most"
-    cost = 1.8
+    cost = 1.8  # 2.3 with `batchnorm: joint`
     Params = MIRParams
     head = "linear"
 
