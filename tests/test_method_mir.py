@@ -45,6 +45,18 @@ def test_a_step_is_one_on_the_stream_and_the_chosen_replay_together(root, method
 
 
 @pytest.mark.parametrize("method", ["mir", "er_dvc", "gmed"])
+def test_choosing_replay_leaves_network_statistics_and_stream_views_alone_where_the_step_starts_afresh(root, method):
+    learner, batch = warmed(root, method, batchnorm="joint")
+    m = learner.method
+    parameters, before = [p.detach().clone() for p in m.parameters()], buffers(m)
+    views = m.stream_rng.get_state()
+    m.recall(batch)
+    assert all(torch.equal(a, b) for a, b in zip(parameters, m.parameters()))
+    assert all(torch.equal(b, before[n]) for n, b in buffers(m).items())
+    assert torch.equal(views, m.stream_rng.get_state())
+
+
+@pytest.mark.parametrize("method", ["mir", "er_dvc", "gmed"])
 def test_what_was_found_for_one_batch_is_not_used_for_another(root, method):
     learner, batch = warmed(root, method)
     other = twin(learner, root)

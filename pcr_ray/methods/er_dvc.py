@@ -51,7 +51,7 @@ def negative_entropy(probabilities: Tensor) -> Tensor:
 class ERDVC(MIR):
     title = "ER-DVC"
     idea = "ER on two consistent views, replaying what the coming step changes most"
-    cost = 1.8  # 2.2 with `batchnorm: joint`
+    cost = 1.8  # more with `batchnorm: joint`, where the look ahead is not used again
     Params = DVCParams
 
     def build(self) -> None:

@@ -48,7 +48,7 @@ class GMEDParams(Params):
 class GMED(LookingAhead):
     title = "GMED"
     idea = "ER that edits replayed images towards what the coming step would forget"
-    cost = 1.4  # 2.0 with `batchnorm: joint`
+    cost = 1.4  # more with `batchnorm: joint`, where the look ahead is not used again
     Params = GMEDParams
     head = "linear"
 

@@ -37,7 +37,7 @@ class MIRParams(Params):
 class MIR(LookingAhead):
     title = "MIR"
     idea = "ER that replays the images whose loss the coming step raises most"
-    cost = 1.8  # 2.3 with `batchnorm: joint`
+    cost = 1.8  # more with `batchnorm: joint`, where the look ahead is not used again
     Params = MIRParams
     head = "linear"
 
