@@ -159,6 +159,8 @@ def run(launch: Launch, resources: Resources, trials: dict[str, TrialConfig], ca
             run_config=tune.RunConfig(
                 name=launch.name,
                 storage_path=scratch,  # Tune's own state: ours is in MLflow, the spool and the checkpoints
+                # None of Tune's: a worker on another node could not write into the scratch folder of this one.
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=launch.retries),
                 callbacks=[callback],
                 verbose=2 if launch.verbose else 0,

@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pcr_ray.config import FIELDS, PRESETS, ConfigProblems, TrialConfig, explain, resolve
 from pcr_ray.errors import InputError, problems_error
+from pcr_ray.rawfile import override, read_yaml, with_dotted_params
 from pcr_ray.registry import did_you_mean
 
 MAX_TRIALS = 100_000
@@ -99,14 +100,6 @@ class Sweep:
         return yaml.safe_dump(self.spec.model_dump(exclude_defaults=True), sort_keys=False, allow_unicode=True)
 
 
-def read_yaml(text: str) -> Any:
-    """As `yaml.safe_load`, with one kind of error: a date of month 13 or deep nesting raise others there."""
-    try:
-        return yaml.safe_load(text)
-    except (ValueError, RecursionError) as error:
-        raise yaml.YAMLError(str(error)) from None
-
-
 def load(path: str | Path, overrides: list[str] | None = None) -> Sweep:
     """Read a sweep file and apply `--set` overrides."""
     path = Path(path)
@@ -137,10 +130,10 @@ def parse(
     """
     if not isinstance(content, dict):
         raise InputError(f"{where}: expected a mapping with 'name' and 'grid', got {type(content).__name__}")
-    content = _with_dotted_params(content)
+    content = with_dotted_params(content)
     useless = [] if stored else _useless_rules(content)
     for text in overrides or []:
-        _override(content, text)
+        override(content, text)
     problems = _unknown_keys(content)
     try:
         spec = _spec(content)
@@ -162,30 +155,6 @@ def parse(
 
 def _spec(content: Mapping[str, Any]) -> SweepFile:
     return SweepFile.model_validate({k: v for k, v in content.items() if k in SweepFile.model_fields})
-
-
-def _with_dotted_params(content: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which `params: {alpha: 1}` is `params.alpha: 1`, so that each parameter is a field like any other."""
-
-    def dotted(mapping: Any) -> Any:
-        if not isinstance(mapping, dict) or not isinstance(params := mapping.get("params"), dict):
-            return dict(mapping) if isinstance(mapping, dict) else mapping
-        return {f"params.{k}": v for k, v in params.items()} | {k: v for k, v in mapping.items() if k != "params"}
-
-    def each(rules: Any, change: Callable[[Any], Any]) -> Any:
-        return [change(rule) for rule in rules] if isinstance(rules, list) else rules
-
-    def adjustment(rule: Any) -> Any:
-        return {k: dotted(v) for k, v in rule.items()} if isinstance(rule, dict) else rule
-
-    changes: dict[str, Callable[[Any], Any]] = {
-        "fixed": dotted,
-        "grid": lambda grid: dict(grid) if isinstance(grid, dict) else grid,
-        "grids": lambda grids: each(grids, lambda g: dict(g) if isinstance(g, dict) else g),
-        "exclude": lambda rules: each(rules, dotted),
-        "adjust": lambda rules: each(rules, adjustment),
-    }
-    return {k: changes[k](v) if k in changes else v for k, v in content.items()}
 
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
@@ -372,44 +341,6 @@ def _varying(raws: list[dict[str, Any]]) -> list[str]:
     """The fields that the file gives more than one value, in the order of the file."""
     keys = dict.fromkeys(k for raw in raws for k in raw)
     return [k for k in keys if len({repr(raw.get(k)) for raw in raws}) > 1]
-
-
-def _override(content: dict[str, Any], text: str) -> None:
-    """`grid.seed=[0,1]`: set a dotted key of the file; the value is YAML. A field set in one place leaves the other."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise InputError(f"--set {text}: write key=value, such as fixed.dataset=digits")
-    try:
-        parsed = read_yaml(value)
-    except yaml.YAMLError:
-        raise InputError(f"--set {text}: the value is not valid YAML") from None
-    if isinstance(parsed, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", parsed):
-        parsed = float(parsed)
-    top, _, rest = key.partition(".")
-    if not rest:
-        content |= _with_dotted_params({top: parsed})
-        return
-    if rest == "params" and isinstance(parsed, dict):
-        for name, value_ in parsed.items():
-            _set(content, top, f"params.{name}", value_)
-    else:
-        _set(content, top, rest, parsed)
-
-
-def _set(content: dict[str, Any], top: str, rest: str, parsed: Any) -> None:
-    if top in ("fixed", "grid") and isinstance(content.get(top) or {}, dict):  # a field has one place
-        grids, adjust = (v if isinstance(v := content.get(k), list) else [] for k in ("grids", "adjust"))
-        adjusted = [a.get("set") for a in adjust if isinstance(a, dict)]
-        for other in [content.get("fixed"), content.get("grid"), *grids, *adjusted]:
-            if isinstance(other, dict):
-                other.pop(rest, None)
-        content[top] = {**(content.get(top) or {}), rest: parsed}
-    else:
-        inner = content.get(top) or {}
-        if not isinstance(inner, dict):
-            kind = "a list" if isinstance(inner, list) else "not a mapping"
-            raise InputError(f"--set {top}.{rest}: '{top}' is {kind}; set it as a whole, --set {top}=...")
-        content[top] = {**inner, rest: parsed}
 
 
 def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep:

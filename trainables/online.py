@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -54,15 +53,6 @@ class OnlineTrainable(tune.Trainable):
         # All tasks' numbers, not the newest alone: a driver that died may have missed some. The spool knows.
         tasks = [learner.task_metrics(t) for t in range(1, learner.tasks_done + 1)]
         return {"done": learner.done, "failure": None, "tasks": tasks, "results": learner.results()}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        assert self.learner is not None
-        self.learner.save(Path(checkpoint_dir))
-
-    # Ray's annotation leaves out the folder, which it passes where `save_checkpoint` returns no dict.
-    def load_checkpoint(self, checkpoint: str) -> None:  # type: ignore[override]
-        assert self.learner is not None
-        self.learner.load(Path(checkpoint))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Another trial in the same process: everything is built anew; only the imports are saved."""
