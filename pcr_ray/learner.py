@@ -60,7 +60,7 @@ class Learner:
         self.method = self._build(method, data.classes, data.mean, data.std)
         self.method.optimiser = self._optimiser()
         if compile:
-            self.method.net.backbone.compile()
+            self.method.net.compile_backbone()
         self.matrices: dict[str, list[list[float]]] = {head: [] for head in HEADS}
         self.losses: list[float] = []
         self.seconds: list[float] = []

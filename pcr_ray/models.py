@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -73,6 +76,14 @@ class Network(nn.Module):
             self.head = CosineHead(dim, classes, gamma)
         else:
             self.head = nn.Linear(dim, classes)
+
+    def compile_backbone(self, backend: str | Callable[..., Any] = "inductor") -> None:
+        """For the rest of the process: networks of one kind share what was compiled."""
+        import torch._dynamo
+
+        # Enough for a worker that runs trial after trial, with other batches and modes; beyond it dynamo gives up.
+        torch._dynamo.config.recompile_limit = 64
+        self.backbone.compile(backend=backend)
 
     def forward(self, x: Tensor, *, logits: bool = False) -> Tensor:
         features = self.backbone(x)

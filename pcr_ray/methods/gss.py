@@ -113,7 +113,8 @@ class GSS(ER):
             logits = functional_call(self.net, parameters, (image[None],), {"logits": True})
             return F.cross_entropy(logits[:, : self.task.seen], label[None])
 
-        with self.evaluating():
+        # Inside vmap dynamo cannot compile; unless told, it would also give up on the network for good.
+        with self.evaluating(), torch.compiler.set_stance("force_eager"):
             by_name = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, self.prepared(batch.images), batch.labels)
         return torch.cat([g.flatten(1) for g in by_name.values()], 1)
 
