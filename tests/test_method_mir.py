@@ -94,6 +94,26 @@ def test_outputs_with_other_parameters_are_those_of_a_network_that_has_them(root
     torch.testing.assert_close(logits, net(images, logits=True))
 
 
+@pytest.mark.parametrize("method", ["mir", "er_dvc"])
+def test_scoring_moves_the_running_statistics_only_when_told_to(root, method):
+    """Then they are those of a network that sees the stream, the candidates and the replay, in this order."""
+    learner, batch = warmed(root, method, params={"move_statistics": True})
+    m, still, seeing = learner.method, twin(learner, root), twin(learner, root)
+    still.params = still.params.model_copy(update={"move_statistics": False})
+    candidates = twin(learner, root).memory.sample(50)  # the same generator: the same candidates
+    chosen = twin(learner, root).recall(batch)
+    with torch.no_grad():
+        for images in (seeing.views(batch).images, seeing.pixels(candidates.images), seeing.views(chosen).images):
+            seeing.net(images)
+    torch.testing.assert_close(m.step(batch), still.step(batch))
+    expected, unmoved = buffers(seeing.net), buffers(still.net)
+    for name, values in buffers(m.net).items():
+        torch.testing.assert_close(values, expected[name], rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(values, unmoved[name], rtol=1e-4, atol=1e-5)
+    for a, b in zip(m.parameters(), still.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_mir_replays_nothing_from_an_empty_memory_and_all_of_a_small_one(root):
     learner = fresh(root, "mir", replay_batch_size=15)
     method = learner.method

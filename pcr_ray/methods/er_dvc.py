@@ -12,7 +12,8 @@ Differences from the published system:
    augmented copies, and these very copies are replayed.
 2. All probabilities run over the classes seen so far, theirs over the whole head. The mean of |P_joint - P_view|
    still divides by all classes, so that `dl` weighs the same.
-3. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them.
+3. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them, as with
+   `move_statistics`.
 4. With `views` other than `both` the one view stands for both.
 5. The virtual step is plain SGD whatever the optimiser.
 """

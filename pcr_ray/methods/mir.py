@@ -6,13 +6,16 @@ ER that chooses what to replay: of 50 images drawn at random, those whose loss t
 Differences from the published system:
 1. Doubled augmented batch, as the PCR paper says that all its methods have it: in the stream's loss behind theta'
    (the very views of the real step) and at replay. Candidates are scored un-augmented.
-2. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them.
+2. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them, as with
+   `move_statistics`.
 3. Cross-entropies run over the classes seen so far, theirs over the whole head.
 4. theta' is a plain SGD step whatever the optimiser.
 5. Candidates come from the whole memory; theirs from earlier tasks only, as with `replay_current: false`.
 """
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +33,9 @@ class MIRParams(Params):
         50,
         ge=1,
         description="images drawn at random to choose the replay from; fewer than the replay count as that many",
+    )
+    move_statistics: bool = Field(
+        False, description="scoring moves BatchNorm's running statistics, as in the authors' code"
     )
 
 
@@ -54,8 +60,11 @@ class MIR(LookingAhead):
         """How much the coming step on `batch` would raise each candidate's rating."""
         now: dict[str, Tensor] = dict(self.net.named_parameters())
         ahead = self.look_ahead(batch)
-        with torch.no_grad(), frozen_statistics(self.net):
-            return self.rating(ahead, candidates) - self.rating(now, candidates)
+        with torch.no_grad():
+            with frozen_statistics(self.net):
+                after = self.rating(ahead, candidates)
+            with nullcontext() if self.params.move_statistics else frozen_statistics(self.net):
+                return after - self.rating(now, candidates)
 
     def rating(self, parameters: dict[str, Tensor], candidates: Recalled) -> Tensor:
         """Each candidate's loss under these parameters of the network."""
