@@ -37,14 +37,19 @@ def _classifier(method: type[Method]) -> str:
     return "nearest mean" if method.nearest_mean else method.head
 
 
+def _as_yaml(value: object) -> str:
+    """As it is written in a sweep file."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _parameters(method: type[Method]) -> str:
-    return ", ".join(f"{name}={field.default}" for name, field in method.Params.model_fields.items())
+    return ", ".join(f"{name}={_as_yaml(field.default)}" for name, field in method.Params.model_fields.items())
 
 
 def _default(method: type[Method], name: str) -> str:
     """`0.05, on cifar100 0.01`."""
-    others = [f", on {d} {v[name]}" for d, v in method.Params.by_dataset.items() if name in v]
-    return f"{method.Params.model_fields[name].default}{''.join(others)}"
+    others = [f", on {d} {_as_yaml(v[name])}" for d, v in method.Params.by_dataset.items() if name in v]
+    return f"{_as_yaml(method.Params.model_fields[name].default)}{''.join(others)}"
 
 
 def methods_markdown() -> str:
