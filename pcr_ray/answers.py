@@ -11,7 +11,8 @@ import pandas as pd
 from pcr_ray.config import TrialConfig
 from pcr_ray.record import REASON, Record
 from pcr_ray.stats import Estimate, estimate
-from pcr_ray.sweepfile import METRICS, ReportSpec, Sweep
+from pcr_ray.sweepfile import Sweep
+from pcr_ray.sweepspec import METRICS, ReportSpec
 
 PREFIX = {"softmax": "", "ncm": "ncm_"}
 HEADED, SHARED = METRICS[:4], METRICS[4:]  # metrics that each head has, and those of the training

@@ -15,7 +15,7 @@ from typing import Any
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError
 from pcr_ray.record import redact
-from pcr_ray.sweepfile import Resources
+from pcr_ray.sweepspec import Resources
 
 GPU_SHARE = 0.25  # a Reduced ResNet18 trial leaves most of a GPU idle
 

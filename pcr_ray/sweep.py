@@ -23,7 +23,8 @@ from pcr_ray.parent import ParentRun
 from pcr_ray.progress import Progress, duration
 from pcr_ray.record import Record, redact, tracking_uri
 from pcr_ray.spool import Courier, Spool
-from pcr_ray.sweepfile import Resources, Sweep
+from pcr_ray.sweepfile import Sweep
+from pcr_ray.sweepspec import Resources
 
 ALL_DONE, SOME_FAILED, INCOMPLETE = 0, 1, 75
 FLUSH_SECONDS = float(

@@ -5,75 +5,22 @@ A file is read with `yaml.safe_load`; nothing in it is ever evaluated.
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from pcr_ray.config import FIELDS, PRESETS, ConfigProblems, TrialConfig, explain, resolve
 from pcr_ray.errors import InputError, problems_error
+from pcr_ray.grids import adjusted, expand, is_field, matches, useless_rules
 from pcr_ray.rawfile import override, read_yaml, with_dotted_params
 from pcr_ray.registry import did_you_mean
-
-MAX_TRIALS = 100_000
-METRICS = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting", "loss", "samples_per_second")
-DEFAULTS = {name: field.get_default() for name, field in TrialConfig.model_fields.items()}
-STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Resources(BaseModel):
-    """What one trial asks of the cluster."""
-
-    model_config = STRICT
-    cpu: float = Field(1, ge=0.01, le=10_000, description="CPUs, and CPU threads, of a trial")
-    gpu: float = Field(0, ge=0, le=10_000, description="GPUs of a trial; a fraction lets trials share one")
-    autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of failing at once")
-
-
-class Adjustment(BaseModel):
-    """Other settings for some of the trials."""
-
-    model_config = STRICT
-    when: dict[str, Any] = Field(min_length=1, description="fields and a value, or a list of values, of each")
-    set: dict[str, Any] = Field(description="what these trials have instead")
-
-
-class ReportSpec(BaseModel):
-    """What the study asks and how its answer is laid out."""
-
-    model_config = STRICT
-    question: str = ""
-    x: str = ""
-    y: str = "final_accuracy"
-    series: str = "method"
-    heads: list[str] = Field(default=["softmax", "ncm"])
-    ncm: list[str] | None = Field(None, description="methods whose nearest-mean head is shown; default: all")
-    paper: str | list[dict[str, Any]] = Field(default_factory=list)
-
-
-class SweepFile(BaseModel):
-    """The keys of a sweep file."""
-
-    model_config = STRICT
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    description: str = ""
-    trainable: str = "trainables.online:OnlineTrainable"
-    presets: list[str] = Field(default_factory=list)
-    fixed: dict[str, Any] = Field(default_factory=dict)
-    grid: dict[str, Any] = Field(default_factory=dict)
-    grids: list[dict[str, Any]] = Field(default_factory=list)
-    adjust: list[Adjustment] = Field(default_factory=list)
-    exclude: list[dict[str, Any]] = Field(default_factory=list)
-    resources: str | Resources = "auto"
-    retries: int = Field(2, ge=0)
-    report: ReportSpec = Field(default_factory=ReportSpec)
+from pcr_ray.sweepspec import METRICS, SweepFile
 
 
 @dataclass(frozen=True)
@@ -131,7 +78,7 @@ def parse(
     if not isinstance(content, dict):
         raise InputError(f"{where}: expected a mapping with 'name' and 'grid', got {type(content).__name__}")
     content = with_dotted_params(content)
-    useless = [] if stored else _useless_rules(content)
+    useless = [] if stored else _slips(content)
     for text in overrides or []:
         override(content, text)
     problems = _unknown_keys(content)
@@ -142,8 +89,8 @@ def parse(
     problems += _check_names(spec)
     rules = [*spec.exclude, *(a.when for a in spec.adjust)]
     problems += [f"{place}: no trial of the file has {rule}" for place, rule in useless if rule in rules]
-    combinations = _combinations(spec, problems)
-    left = [(place, raw) for place, raw in combinations if not any(_matches(raw, rule) for rule in spec.exclude)]
+    combinations = expand(spec, problems)
+    left = [(place, raw) for place, raw in combinations if not any(matches(raw, rule) for rule in spec.exclude)]
     if combinations and not left:
         problems.append("exclude: nothing is left to run")
     sweep = _resolve_all(spec, left, problems, doubles=stored or bool(overrides))
@@ -155,6 +102,13 @@ def parse(
 
 def _spec(content: Mapping[str, Any]) -> SweepFile:
     return SweepFile.model_validate({k: v for k, v in content.items() if k in SweepFile.model_fields})
+
+
+def _slips(content: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        return useless_rules(_spec(content))
+    except ValidationError:
+        return []  # said elsewhere
 
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
@@ -175,7 +129,7 @@ def _check_names(spec: SweepFile) -> list[str]:
         for key in mapping:
             if key == "params" and place.startswith("grid"):
                 problems.append(f"{place}.params: write params.NAME and its values, such as params.alpha: [0.1, 0.5]")
-            elif not _is_field(key):
+            elif not is_field(key):
                 problems.append(f"{place}.{key}: unknown key{did_you_mean(str(key), FIELDS)}")
     if isinstance(spec.resources, str) and spec.resources != "auto":
         problems.append(f"resources: '{spec.resources}' is neither 'auto' nor a mapping with cpu and gpu")
@@ -183,7 +137,7 @@ def _check_names(spec: SweepFile) -> list[str]:
         problems.append(f"trainable: '{spec.trainable}' is not of the form package.module:Class")
     for name in ("x", "series"):
         value = getattr(spec.report, name)
-        if value and not _is_field(value):
+        if value and not is_field(value):
             problems.append(f"report.{name}: unknown field{did_you_mean(value, FIELDS)}")
     if spec.report.y not in METRICS:
         problems.append(f"report.y: unknown metric{did_you_mean(spec.report.y, list(METRICS))}")
@@ -202,103 +156,6 @@ def _check_names(spec: SweepFile) -> list[str]:
     return problems
 
 
-def _combinations(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """(place in the file, raw fields) of every combination, with `grid` shared by all of `grids`."""
-    shared = _axes(spec.grid, "grid", problems)
-    united = [(f"grids[{i}]", _axes(g, f"grids[{i}]", problems)) for i, g in enumerate(spec.grids)]
-    if not spec.grid and not spec.grids:
-        problems.append("grid: empty; give at least one field and its values, such as seed: [0]")
-    base: dict[str, Any] = {}
-    for name in spec.presets:
-        base |= PRESETS.get(name, {})
-    base |= {k: v for k, v in spec.fixed.items() if _is_field(k)}
-    for place, axes in [("grid", shared), *united]:
-        problems += [f"{place}.{key}: also in 'fixed'; keep one of them" for key in axes if key in spec.fixed]
-        problems += [
-            f"adjust[{i}].set.{key}: also in '{place}', where it already has its values; use exclude to drop some"
-            for i, adjustment in enumerate(spec.adjust)
-            for key in adjustment.set
-            if key in axes
-        ]
-    combinations: list[tuple[str, dict[str, Any]]] = []
-    for place, axes in united or [("grid", {})]:
-        merged = shared | axes
-        if len(combinations) + math.prod(map(len, merged.values())) > MAX_TRIALS:
-            problems.append(f"{place}: more than {MAX_TRIALS:,} trials; split the study into several files")
-            break
-        for values in itertools.product(*merged.values()):
-            combinations.append((place, base | dict(zip(merged, values))))
-    return combinations
-
-
-def _useless_rules(content: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Rules of a file that none of its trials meets, and their places: slips, such as a misspelt value."""
-    try:
-        spec = _spec(content)
-    except ValidationError:
-        return []  # said elsewhere
-    rules = [(f"exclude[{i}]", rule) for i, rule in enumerate(spec.exclude)]
-    rules += [(f"adjust[{i}].when", a.when) for i, a in enumerate(spec.adjust)]
-    raws = [raw for _, raw in _combinations(spec, [])] if rules else []
-    return [(place, rule) for place, rule in rules if raws and not any(_matches(raw, rule) for raw in raws)]
-
-
-def _axes(grid: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, list[Any]]:
-    """Fields and their values; what is not usable is reported and left out, so that the rest can be checked."""
-    axes = {key: list(_values(value, f"{place}.{key}", problems)) for key, value in grid.items()}
-    return {key: values for key, values in axes.items() if values and _is_field(key) and key != "params"}
-
-
-def _is_field(key: str) -> bool:
-    return key in FIELDS or str(key).startswith("params.")
-
-
-def _values(value: Any, place: str, problems: list[str]) -> Iterator[Any]:
-    if isinstance(value, dict) and set(value) == {"range"}:
-        bounds = value["range"]
-        if isinstance(bounds, list) and len(bounds) == 2 and all(type(b) is int for b in bounds):
-            if bounds[0] >= bounds[1]:
-                problems.append(f"{place}: range {bounds} is empty; it runs from the first to the second minus one")
-            elif bounds[1] - bounds[0] > MAX_TRIALS:
-                problems.append(f"{place}: range {bounds} has more than {MAX_TRIALS:,} values")
-            else:
-                yield from range(*bounds)
-        else:
-            problems.append(f"{place}: range needs two whole numbers, such as {{range: [0, 10]}}, got {bounds!r}")
-    elif isinstance(value, list):
-        if not value:
-            problems.append(f"{place}: an empty list; give at least one value or remove the key")
-        texts = [repr(v) for v in value]
-        doubles = sorted({t for t in texts if texts.count(t) > 1}) if len(texts) != len(set(texts)) else []
-        if doubles:
-            problems.append(f"{place}: {', '.join(doubles)} twice, so trials would be duplicates")
-        yield from value
-    else:
-        problems.append(f"{place}: expected a list of values or {{range: [a, b]}}, got {value!r}; write [{value}]")
-
-
-def _matches(raw: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    """Whether a trial has all that a rule names; a list in a rule is a choice, unless the field itself is a list."""
-    return bool(rule) and all(_has(raw.get(key, DEFAULTS.get(key)), value) for key, value in rule.items())
-
-
-def _has(own: Any, value: Any) -> bool:
-    if isinstance(value, dict) and set(value) == {"range"}:
-        value = list(_values(value, "", []))
-    return own == value or (isinstance(value, list) and own in value)
-
-
-def _adjusted(spec: SweepFile, raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields with adjustments applied, later ones last, and where each adjusted field comes from."""
-    fields = dict(raw)
-    origins: dict[str, str] = {}
-    for index, adjustment in enumerate(spec.adjust):
-        if _matches(raw, adjustment.when):
-            fields |= adjustment.set
-            origins |= dict.fromkeys(adjustment.set, f"adjust[{index}].set")
-    return fields, origins
-
-
 def _resolve_all(
     spec: SweepFile, combinations: list[tuple[str, dict[str, Any]]], problems: list[str], *, doubles: bool
 ) -> Sweep:
@@ -308,7 +165,7 @@ def _resolve_all(
     collapsed = 0
     for place, raw in combinations:
         try:
-            fields, origins = _adjusted(spec, raw)
+            fields, origins = adjusted(spec, raw)
             config = resolve(fields)
         except ConfigProblems as error:
             for p in error.problems:
@@ -362,7 +219,7 @@ def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep
         for key in ("value", "ci")
         if key in row and (not isinstance(row[key], int | float) or isinstance(row[key], bool))
     ]
-    odd = {k for row in rows for k in row if not _is_field(k) and k not in ("value", "ci", "head")}
+    odd = {k for row in rows for k in row if not is_field(k) and k not in ("value", "ci", "head")}
     problems += [f"report.paper: unknown column '{k}'{did_you_mean(k, FIELDS)}" for k in sorted(map(str, odd))]
     report = sweep.spec.report.model_copy(update={"paper": rows})
     return replace(sweep, spec=sweep.spec.model_copy(update={"report": report}))

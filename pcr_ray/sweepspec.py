@@ -1,0 +1,58 @@
+"""The keys of a sweep file, as a strict schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+METRICS = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting", "loss", "samples_per_second")
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Resources(BaseModel):
+    """What one trial asks of the cluster."""
+
+    model_config = STRICT
+    cpu: float = Field(1, ge=0.01, le=10_000, description="CPUs, and CPU threads, of a trial")
+    gpu: float = Field(0, ge=0, le=10_000, description="GPUs of a trial; a fraction lets trials share one")
+    autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of failing at once")
+
+
+class Adjustment(BaseModel):
+    """Other settings for some of the trials."""
+
+    model_config = STRICT
+    when: dict[str, Any] = Field(min_length=1, description="fields and a value, or a list of values, of each")
+    set: dict[str, Any] = Field(description="what these trials have instead")
+
+
+class ReportSpec(BaseModel):
+    """What the study asks and how its answer is laid out."""
+
+    model_config = STRICT
+    question: str = ""
+    x: str = ""
+    y: str = "final_accuracy"
+    series: str = "method"
+    heads: list[str] = Field(default=["softmax", "ncm"])
+    ncm: list[str] | None = Field(None, description="methods whose nearest-mean head is shown; default: all")
+    paper: str | list[dict[str, Any]] = Field(default_factory=list)
+
+
+class SweepFile(BaseModel):
+    """The keys of a sweep file."""
+
+    model_config = STRICT
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    description: str = ""
+    trainable: str = "trainables.online:OnlineTrainable"
+    presets: list[str] = Field(default_factory=list)
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, Any] = Field(default_factory=dict)
+    grids: list[dict[str, Any]] = Field(default_factory=list)
+    adjust: list[Adjustment] = Field(default_factory=list)
+    exclude: list[dict[str, Any]] = Field(default_factory=list)
+    resources: str | Resources = "auto"
+    retries: int = Field(2, ge=0)
+    report: ReportSpec = Field(default_factory=ReportSpec)
