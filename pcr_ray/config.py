@@ -36,7 +36,8 @@ class TrialConfig(BaseModel):
     folder: str | None = Field(
         None, description="dataset 'folder' only: the image folder, absolute or below the data root"
     )
-    image_size: Annotated[int, Field(ge=8, le=512)] | None = Field(
+    # From 9 on the last feature map has more than one pixel: BatchNorm can then learn from a single image.
+    image_size: Annotated[int, Field(ge=9, le=512)] | None = Field(
         None, description="dataset 'folder' only: side length that images are resized to"
     )
     tasks: Annotated[int, Field(ge=1)] | None = Field(

@@ -63,11 +63,13 @@ def methods_markdown() -> str:
         "Parameters go under `params` in a sweep file, such as `params.alpha: [0.1, 0.5]`. Cost is a step's time over",
         "that of ER with as many images (FINE-TUNE and IID see half as many), measured on CIFAR10 at batch 10 + 10",
         "with one CPU thread; forecasts use it where no trial of the kind was recorded yet, and `pcr-ray bench`",
-        "measures it anywhere. A method that waits for the device in a step says why below.",
+        "measures it anywhere. A method that has to wait for the device when it stores a batch says why below.",
         "",
         "Common to all, unless a trial says otherwise: images and augmented copies in one batch, pixels in [0, 1],",
         "Reduced ResNet18 with a global average pool (160 features at every image size; the PCR authors' public code",
-        "pools MiniImageNet's 84 x 84 to 640), SGD at lr 0.1, and at inference the classes seen so far.",
+        "pools MiniImageNet's 84 x 84 to 640), SGD at lr 0.1, and at inference the classes seen so far. The",
+        "classifier is cosine where the PCR paper writes the method's equation with it, else linear as in the",
+        "published system; `head` switches it.",
         "",
         "| name | in the paper | idea | classifier | parameters | cost |",
         "| --- | --- | --- | --- | --- | ---: |",
@@ -83,7 +85,7 @@ def methods_markdown() -> str:
         if method.inert:
             lines.append(f"- Without effect: {', '.join(f'`{name}`' for name in method.inert)}.")
         if method.syncs:
-            lines.append(f"- Waits for the device: {method.syncs}.")
+            lines.append(f"- Waits for the device when it stores a batch: {method.syncs}.")
     return "\n".join(lines) + "\n"
 
 

@@ -62,6 +62,11 @@ class CosineHead(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         return self.gamma * F.linear(F.normalize(z), F.normalize(self.weight))  # (N, C)
 
+    def between(self, z: Tensor) -> Tensor:
+        """gamma * cos of all pairs of rows (N, N)."""
+        directions = F.normalize(z)
+        return self.gamma * directions @ directions.T
+
 
 class Network(nn.Module):
     """Backbone and head. `forward` gives features, or logits when asked; `head` turns features into logits."""

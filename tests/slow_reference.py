@@ -16,23 +16,25 @@ DIM, LR = 6, 0.05
 
 
 class Tiny(nn.Module):
-    def __init__(self):
+    def __init__(self, dim):
         super().__init__()
-        self.layer = nn.Linear(48, DIM)
+        self.dim = dim
+        self.layer = nn.Linear(48, dim)
 
     def forward(self, x):
         return torch.tanh(self.layer(4 * F.adaptive_avg_pool2d(x.double(), 4).flatten(1)))
 
 
-def small(method, root, **fields):
+def small(method, root, dim=DIM, **fields):
     """A learner of 3 tasks of 3, 4 and 3 digits with a float64 network; 4 images from the stream, 6 from memory."""
     fixed = {"dataset": "digits", "tasks": 3, "buffer": 24, "batch_size": 4, "replay_batch_size": 6, "lr": LR}
     config = resolve(fixed | {"method": method} | fields)
     learner = Learner(config, root=root, device="cpu")
     m = learner.method
     torch.manual_seed(5)
-    m.net.backbone = Tiny()
-    m.net.head = CosineHead(DIM, CLASSES, config.gamma) if config.head == "cosine" else nn.Linear(DIM, CLASSES)
+    m.net.backbone = Tiny(dim)
+    m.net.head = CosineHead(dim, CLASSES, config.gamma) if config.head == "cosine" else nn.Linear(dim, CLASSES)
+    m.build()  # what hangs on the network's dimensions
     m.double()
     m.optimiser = torch.optim.SGD(m.parameters(), config.lr)
     return learner

@@ -4,6 +4,8 @@ Whatever asks such a tensor for a value cannot be answered: the same calls that 
 A dispatch mode adds what the meta device lets pass and a GPU does not.
 """
 
+import functools
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from pcr_ray import learner as learner_module
 from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
-from pcr_ray.methods import METHODS
+from pcr_ray.methods import METHODS, Method
 
 # Kernels that read a value back inside, whose result has a shape that depends on values, or, as lift_fresh
 # in torch.tensor([...], device=...), that stand for a blocking copy.
@@ -90,20 +92,28 @@ def run_steps(learner, steps=3):
     learner.losses.append(0.0)  # the task counts as done
 
 
-def cases():
-    """Methods that say why they wait must do so: a reason that no longer holds fails."""
-    return [
-        pytest.param(m.name, marks=pytest.mark.xfail(reason=m.syncs, strict=True) if m.syncs else ()) for m in METHODS
-    ]
-
-
-@pytest.mark.parametrize("method", cases())
+@pytest.mark.parametrize("method", METHODS.names())
 def test_no_step_waits_for_the_device(method, monkeypatch, root):
     learner = device_learner(monkeypatch, root, method=method)
+    if METHODS.get(method).syncs:  # they say why storing has to wait: all else in a step must not
+        reservoir = functools.partial(Method.remember, learner.method)
+        monkeypatch.setattr(learner.method, "remember", reservoir)
     for _ in range(2):
         run_steps(learner)
     if METHODS.get(method).uses_memory:
         assert learner.method.memory.seen > learner.method.memory.size, "replacement was not reached"
+
+
+@pytest.mark.parametrize("method", [m.name for m in METHODS if m.syncs])
+def test_a_reason_to_wait_still_holds(method, monkeypatch, root):
+    learner = device_learner(monkeypatch, root, method=method)
+    learner.method.begin_task(learner.stream.tasks[0])
+    batches = learner.stream.batches(0)
+    for _ in range(2):
+        Method.remember(learner.method, next(batches))  # the memory is full now
+    learner.method.memory.extras["score"] = torch.zeros(15, device="meta")  # as if GSS had filled it
+    with pytest.raises(HostSync), NoHostSync():
+        learner.method.remember(next(batches))
 
 
 SYNCS = {

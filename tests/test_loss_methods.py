@@ -9,6 +9,7 @@ from torch import nn
 
 from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
+from pcr_ray.methods import METHODS, Method
 from pcr_ray.methods.agem import project
 from pcr_ray.stream import Task
 from tests.slow_reference import (
@@ -175,6 +176,11 @@ def test_er_wa_scales_new_weights_to_the_old_ones_length_at_inference_only(root)
     torch.testing.assert_close(m.logits(z).detach(), torch.tensor(np.array(expected)), rtol=1e-12, atol=1e-12)
     assert m.predict(z, None).tolist() == np.array(expected)[:, :SEEN].argmax(1).tolist()
 
+    m.begin_task(Task(2, SEEN, CLASSES))
+    m.end_task()
+    ratio = (sum(lengths[:7]) / 7) / (sum(lengths[7:]) / 3)
+    assert m.scale.tolist() == pytest.approx([1.0] * 7 + [ratio] * 3)  # the newest classes alone
+
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_agem_projection_acts_on_the_flattened_vector_and_only_on_a_conflict(sign):
@@ -272,3 +278,36 @@ def test_er_wa_trains_exactly_as_er_with_a_linear_head(root):
     weights = er_wa.method.net.state_dict()
     assert all(torch.equal(value, weights[key]) for key, value in er.method.net.state_dict().items())
     assert er.losses == er_wa.losses
+
+
+@pytest.mark.parametrize("method", [m.name for m in METHODS if m.loss is not Method.loss])
+def test_every_term_of_a_loss_trains(method, root):
+    """The gradient along a random direction is the loss's own slope there: no term is cut off from the parameters."""
+    m, batch, _ = in_second_task(method, root, dim=130)  # OCM compares 128 of the features
+    memory = m.recall(batch)
+    assert memory is not None or not m.uses_memory
+    generators = [g for holder in (m, m.memory) for g in vars(holder).values() if isinstance(g, torch.Generator)]
+    states = [g.get_state() for g in generators]
+
+    def loss():
+        for generator, state in zip(generators, states):
+            generator.set_state(state)
+        return m.loss(batch, memory)
+
+    parameters = [p for p in m.parameters() if p.requires_grad]
+    gradient = torch.autograd.grad(loss(), parameters, allow_unused=True)
+    direction = [torch.randn(p.shape, generator=torch.Generator().manual_seed(3), dtype=p.dtype) for p in parameters]
+    along = sum((g * d).sum() for g, d in zip(gradient, direction) if g is not None)
+
+    def moved(step):
+        with torch.no_grad():
+            for p, d in zip(parameters, direction):
+                p += step * d
+            value = loss()
+            for p, d in zip(parameters, direction):
+                p -= step * d
+        return value
+
+    slope = (moved(1e-6) - moved(-1e-6)) / 2e-6
+    assert abs(float(along)) > 1e-3
+    torch.testing.assert_close(along, slope, rtol=1e-6, atol=1e-7)

@@ -43,6 +43,11 @@ def snapshot(memory):
     return memory.images.clone(), memory.labels.clone(), memory.extras["score"].clone()
 
 
+def twin_of(generator):
+    """A generator that draws what this one will."""
+    return torch.Generator().set_state(generator.get_state())
+
+
 def opposed(memory):
     """The images in memory with the other of two labels: with two classes, their gradients point the other way."""
     labels = 1 - memory.labels
@@ -61,13 +66,14 @@ def test_gradients_are_those_of_the_mean_loss_and_of_each_image(root):
 
 
 def test_first_batch_enters_with_score_one_tenth_and_the_next_with_its_largest_cosine(root):
-    learner = fresh(root, "gss", buffer=14)
+    learner = fresh(root, "gss", buffer=14, params={"compare": 5})
     method, memory = learner.method, learner.method.memory
     method.begin_task(learner.stream.tasks[0])
     first, second = list(learner.stream.batches(0))[:2]
     method.remember(first)
     torch.testing.assert_close(memory.extras["score"][:10], torch.full((10,), 0.1))
-    expected = scores(method, second, [gradient(method, first.images, first.labels)])
+    groups = torch.randperm(10, generator=twin_of(memory.keep_rng)).view(2, 5)
+    expected = scores(method, second, [gradient(method, first.images[g], first.labels[g]) for g in groups])
     method.remember(second)
     assert memory.extras["score"][10:].tolist() == pytest.approx(expected[:4], abs=1e-4)
     assert torch.equal(memory.images, torch.cat([first.images, second.images[:4]]))
@@ -101,18 +107,21 @@ def test_full_memory_takes_opposed_images_with_their_scores(root):
     batch = opposed(memory)
     assert cosine(gradient(method, batch.images, batch.labels), reference[0]) < 0
     expected = scores(method, batch, reference)
+    memory.extras["score"] = torch.linspace(-0.8, 0.9, 10)
     images, labels, old = snapshot(memory)
+    rng = twin_of(memory.keep_rng)
+    torch.randperm(10, generator=rng)  # the memory's batches
+    slots, uniform = draw_slots(old, 10, rng).tolist(), torch.rand(10, generator=rng).tolist()
     method.remember(batch)
-    entered = [s for s in range(10) if memory.extras["score"][s] != old[s]]
-    assert 0 < len(entered) < 10
-    rows = []
-    for slot in entered:
-        (row,) = [r for r in range(10) if abs(float(memory.extras["score"][slot]) - expected[r]) < 1e-5]
-        assert torch.equal(memory.images[slot], batch.images[row]) and memory.labels[slot] == batch.labels[row]
-        rows.append(row)
-    assert len(set(rows)) == len(rows)
-    kept = [s for s in range(10) if s not in entered]
-    assert torch.equal(memory.images[kept], images[kept]) and torch.equal(memory.labels[kept], labels[kept])
+    entered = 0
+    for row, slot in enumerate(slots):
+        s, c = float(old[slot]), expected[row]
+        if uniform[row] < (s + 1) / ((s + 1) + (c + 1)):
+            images[slot], labels[slot], old[slot] = batch.images[row], batch.labels[row], c
+            entered += 1
+    assert 0 < entered < 10
+    assert torch.equal(memory.images, images) and torch.equal(memory.labels, labels)
+    torch.testing.assert_close(memory.extras["score"], old, rtol=0, atol=1e-4)
     assert memory.host_labels.tolist() == memory.labels.tolist()
 
 

@@ -73,11 +73,11 @@ def test_the_loss_contrasts_projections_of_memory_and_stream(root: Path, batchno
     method = learner.method
     images = [b.images.permute(0, 3, 1, 2).float() / 255 for b in (memory, batch)]
     forwards = [torch.cat(images)] if batchnorm == "joint" else images
-    first, relu, second = method.projector
+    first, _, second = method.projector
+    assert first.weight.shape == (160, 160) and second.weight.shape == (128, 160)
     z = torch.cat([method.net.backbone(part) for part in forwards])
-    u = relu(z @ first.weight.T + first.bias) @ second.weight.T + second.bias
+    u = (z @ first.weight.T + first.bias).clamp(min=0) @ second.weight.T + second.bias
     u = (u / u.norm(dim=1, keepdim=True)).double()
-    assert u.shape == (13, 128)
     labels = torch.cat([memory.labels, batch.labels]).tolist()
     expected = literal_supcon(u, labels, temperature)
     torch.testing.assert_close(method.loss(batch, memory).double(), expected, rtol=1e-4, atol=1e-4)
@@ -126,20 +126,12 @@ def test_its_own_accuracy_is_that_of_the_class_means(root: Path) -> None:
     assert learner.matrices[""] == learner.matrices["ncm_"]
 
 
-def test_it_learns_and_a_checkpoint_continues_bit_exactly(root: Path, tmp_path: Path) -> None:
-    undisturbed = Learner(trial(fraction=0.3), root=root, device="cpu")
-    undisturbed.run_task()
-    undisturbed.save(tmp_path)
-    undisturbed.run_task()
-    old, new = undisturbed.matrices[""][1]
+def test_it_learns_two_tasks(root: Path) -> None:
+    learner = Learner(trial(fraction=0.3), root=root, device="cpu")
+    learner.run_task()
+    learner.run_task()
+    old, new = learner.matrices[""][1]
     assert old > 46 and new > 46  # guessing one of four classes on 70 test images: 25, deviation 5.2
-    resumed = Learner(trial(fraction=0.3), root=root, device="cpu")
-    assert resumed.load(tmp_path)
-    resumed.run_task()
-    assert resumed.matrices == undisturbed.matrices
-    assert resumed.losses == undisturbed.losses
-    for name, value in undisturbed.method.state_dict().items():
-        assert torch.equal(value, resumed.method.state_dict()[name]), name
 
 
 def test_batches_of_one_and_tasks_of_one_class(root: Path) -> None:

@@ -1,7 +1,9 @@
 """The contract of every registered method: it learns, it repeats itself, it continues where it stopped."""
 
+import inspect
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -68,6 +70,30 @@ def test_a_method_says_what_it_is(method):
     assert set(cls.heads) <= {"cosine", "linear"}
     assert cls.batchnorm in ("joint", "separate")
     assert not (cls.iid and cls.uses_memory)
+    assert re.search(r"^1\. ", inspect.getmodule(cls).__doc__, re.MULTILINE), "no numbered differences at the top"
+
+
+DEFAULTS = {  # as the sources give them
+    "aser": {"cifar10": {"k": 3, "candidates": 9}, "cifar100": {"candidates": 2}, "mini_imagenet": {"candidates": 3}},
+    "derpp": {"cifar10": {"alpha": 0.1, "beta": 0.5}},
+    "er_dvc": {"cifar10": {"dl": 2, "candidates": 50}, "cifar100": {"dl": 4}, "mini_imagenet": {"dl": 4}},
+    "gmed": {
+        "cifar10": {"alpha": 0.05, "beta": 0.001},
+        "cifar100": {"alpha": 0.01, "beta": 0.001},
+        "mini_imagenet": {"alpha": 1, "beta": 0.1},
+    },
+    "gss": {"cifar10": {"strength": 10, "compare": 10}},
+    "hpcr": {"cifar10": {"alpha": 0.01, "beta": 0.5}, "cifar100": {"alpha": 0.1}, "mini_imagenet": {"alpha": 0.1}},
+    "mir": {"cifar10": {"candidates": 50}},
+    "ocm": {"cifar100": {"temperature": 0.07}},
+}
+
+
+@pytest.mark.parametrize("method", DEFAULTS)
+def test_defaults_are_those_of_the_sources_on_each_dataset(method):
+    for dataset, expected in DEFAULTS[method].items():
+        params = resolve({"method": method, "dataset": dataset}).params
+        assert {k: params[k] for k in expected} == expected
 
 
 @methods

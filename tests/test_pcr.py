@@ -35,7 +35,7 @@ def cosine(a, b):
 
 
 def literal_pcr(z, w, labels):
-    """Equation 8: every anchor against the proxy of every entry of the batch, repeated classes repeated."""
+    """Equation 9: every anchor against the proxy of every entry of the batch, repeated classes repeated."""
     total = 0
     for anchor, y in zip(z, labels):
         numerator = torch.exp(GAMMA * cosine(anchor, w[y]))

@@ -6,6 +6,8 @@ it differs and inherits the rest; nothing outside its file asks for its name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,7 +64,7 @@ class Method(nn.Module):
     heads: ClassVar[tuple[str, ...]] = ("cosine", "linear")
     nearest_mean: ClassVar[bool] = False  # its own classifier is the nearest class mean, not the head
     batchnorm: ClassVar[str] = "separate"  # what `batchnorm: auto` means
-    syncs: ClassVar[str] = ""  # why a step has to wait for the device; empty: it does not
+    syncs: ClassVar[str] = ""  # why `remember` has to wait for the device; empty: no part of a step does
     mean: Tensor  # (3, 1, 1)
     std: Tensor  # (3, 1, 1)
     proxy_gradients: Tensor  # (C,), summed over the task's steps
@@ -96,8 +98,7 @@ class Method(nn.Module):
 
     def recall(self, batch: Batch) -> Recalled | None:
         """What to replay beside this batch; `learn` on the same batch comes next."""
-        below = None if self.config.replay_current else self.task.old
-        return self.memory.sample(self.replay_count, below=below) if self.uses_memory else None
+        return self.draw(self.replay_count) if self.uses_memory else None
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         raise NotImplementedError(f"method '{self.name}' defines no loss")
@@ -139,6 +140,10 @@ class Method(nn.Module):
         """How many images to replay per step."""
         count, per_class = self.config.replay_batch_size, self.config.replay_per_class
         return count if per_class is None else min(count, per_class * self.task.seen)
+
+    def draw(self, count: int) -> Recalled | None:
+        """Up to so many random images of the memory, of earlier tasks only where the trial says so."""
+        return self.memory.sample(count, below=None if self.config.replay_current else self.task.old)
 
     def step(self, batch: Batch) -> Tensor:
         loss = self.learn(batch, self.recall(batch))
@@ -184,11 +189,18 @@ class Method(nn.Module):
     @torch.no_grad()
     def embed(self, images: Tensor, batch_size: int = 256) -> Tensor:
         """Features of stored images in evaluation mode, un-augmented."""
+        with self.evaluating():
+            return torch.cat([self.net(self.normalised(self.pixels(part))) for part in images.split(batch_size)])
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """In evaluation mode: BatchNorm's running statistics, which stay as they are."""
         training = self.training
         self.eval()
-        parts = [self.net(self.normalised(self.pixels(part))) for part in images.split(batch_size)]
-        self.train(training)
-        return torch.cat(parts)
+        try:
+            yield
+        finally:
+            self.train(training)
 
     def class_means(self) -> Tensor | None:
         """Unit-length mean feature of each seen class in memory (seen, dim), zero without exemplars."""

@@ -4,7 +4,8 @@ z and z' are the logits of an image and of its augmented copy, z_joint = Q(z, z'
 both (2C -> 128 -> ReLU -> C), P = softmax. For the stream and for the memory
     L = CE(z and z') + 1/3 sum_k sum_c Pbar_k log Pbar_k + dl * mean |P_joint - P_view|
 with k over z, z' and z_joint, Pbar_k the mean of P_k over the batch, and the last mean over views, images, classes.
-Replay: MIR's virtual step, and of 50 random images those whose gradient at the head it would raise most,
+Replay: MIR's virtual step, here on the stream's whole L, and of 50 random images those whose gradient at the head it
+would raise most,
     score = change of ||softmax(z) - onehot(y)||_1 * ||feature||_1.
 
 Differences from the published system:

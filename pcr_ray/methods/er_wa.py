@@ -1,6 +1,6 @@
 """ER-WA: ER with weight alignment at inference (Zhao et al., CVPR 2020).
 
-Trained as ER. After each task t > 1 the classifier's weights of its classes are scaled by
+Trained as ER. After each task t > 1 the classifier's weights of its classes, and of no others, are scaled by
     mean over old classes of |w_c| / mean over the task's classes of |w_c|,
 so that new classes have no head start by the length of their weights. The bias is left as it is.
 

@@ -1,7 +1,11 @@
-"""FINE-TUNE: the stream alone, no memory. The lower reference.
+"""FINE-TUNE: the stream alone, no memory. The lower reference (Lin et al., CVPR 2023, eq. 2).
 
-L = mean over the stream batch of -log softmax(s)_y over all classes seen so far (eq. 2 of the PCR paper),
-with s = gamma * cos(z, w).
+L = mean over the stream batch of -log softmax(s)_y over all classes seen so far, with s = gamma * cos(z, w).
+
+Differences from published systems:
+1. Doubled augmented batch, as the PCR paper says that all its methods have it.
+2. Cosine head, as in the PCR paper's equation, and a softmax over the classes seen so far. The survey code bases have
+   a linear head and a softmax over the whole of it.
 """
 
 from __future__ import annotations

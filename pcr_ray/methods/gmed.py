@@ -17,7 +17,8 @@ Differences from the authors' public code:
 As there, l is the mean over the replayed images, the scale that alpha was chosen for. Bytes would round most edits
 away (digits, 40 steps: pixels moved by 0.03/255 on average in 3.7 edits), so the memory keeps a float copy of its
 images for them: five bytes a pixel value instead of one. Class means (the NCM classifier) are those of the images as
-they came.
+they came. The head is linear as there; ER itself has the cosine head of the PCR paper's equation here
+(`head: cosine`).
 """
 
 from __future__ import annotations

@@ -9,17 +9,16 @@ replacement and in proportion to the scores s scaled to [0, 1]; image i takes it
 probability (s + 1) / ((s + 1) + (c_i + 1)).
 
 Differences from the published system:
-1. Doubled augmented batch, as the PCR paper says that all its methods have it. Gradients for the scores are those of
-   un-augmented images, with BatchNorm's running statistics.
+1. Doubled augmented batch, as the PCR paper says that all its methods have it.
 2. Cross-entropies run over the classes seen so far, theirs over the whole head.
 3. The scaled scores are raised by 1e-12: the lowest score is drawn last, and equal scores are drawn evenly instead of
    ending the run.
+As there, gradients for the scores are those of un-augmented images with BatchNorm's running statistics, and the head is
+linear; ER itself has the cosine head of the PCR paper's equation here (`head: cosine`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import ClassVar
 
 import numpy as np
@@ -66,7 +65,7 @@ class GSS(ER):
         memory = self.memory
         start, count = memory.filled, min(memory.size - memory.filled, len(batch))
         if count:
-            scores = self.scores(batch) if start else torch.full_like(batch.labels, FIRST, dtype=torch.float32)
+            scores = self.scores(batch) if start else self.net.head.weight.new_full((len(batch),), FIRST)
             memory.write(np.arange(start, start + count), np.arange(count), batch, score=scores)
         else:
             self.replace(batch)
@@ -120,13 +119,6 @@ class GSS(ER):
 
     def prepared(self, images: Tensor) -> Tensor:
         return self.normalised(self.pixels(images))
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        training = self.training
-        self.eval()
-        yield
-        self.train(training)
 
 
 def replaces(stored: Tensor, fresh: Tensor, uniform: Tensor) -> Tensor:

@@ -84,13 +84,9 @@ class HPCR(Method):
         copies = len(logits[1]) // len(memory)  # stored once an image, compared once a view
         stored = {name: values.repeat(copies, 1) for name, values in memory.extras.items()}
         total = total + p.alpha * F.mse_loss(logits[1][:, labels], stored["logits"][:, labels])
-        return total + p.beta * structure_loss(self.geometry(features[1]), self.geometry(stored["features"]))
-
-    def geometry(self, features: Tensor) -> Tensor:
-        """gamma * cos between all rows (n, n)."""
-        head, directions = self.net.head, F.normalize(features)
+        head = self.net.head
         assert isinstance(head, CosineHead)  # see `heads`
-        return head.gamma * directions @ directions.T
+        return total + p.beta * structure_loss(head.between(features[1]), head.between(stored["features"]))
 
     def remember(self, batch: Batch) -> None:
         self.memory.reservoir(batch, **self.pending)

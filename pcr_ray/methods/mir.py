@@ -11,6 +11,7 @@ Differences from the published system:
 3. Cross-entropies run over the classes seen so far, theirs over the whole head.
 4. theta' is a plain SGD step whatever the optimiser.
 5. Candidates come from the whole memory; theirs from earlier tasks only, as with `replay_current: false`.
+The head is linear as there; ER itself has the cosine head of the PCR paper's equation here (`head: cosine`).
 """
 
 from __future__ import annotations
@@ -49,8 +50,7 @@ class MIR(LookingAhead):
 
     def recall(self, batch: Batch) -> Recalled | None:
         count = self.replay_count
-        below = None if self.config.replay_current else self.task.old
-        candidates = self.memory.sample(max(self.params.candidates, count), below=below)
+        candidates = self.draw(max(self.params.candidates, count))
         if candidates is None or len(candidates) <= count:
             return candidates
         best = self.scores(batch, candidates).topk(count).indices

@@ -17,6 +17,7 @@ Differences from the authors' public code:
 3. The start is one of the d - 128 + 1 possible ones; theirs is never the last.
 4. Grey is made before normalisation, theirs after it; crop and flip commute with it.
 5. It runs in float32, theirs in mixed precision.
+6. Under preset `paper` its augmentation is that of all methods there; its own is `augment: ocm`, as in preset `ocm`.
 As there: i itself counts among those with its label in L_n, where it adds a constant; the teacher normalises by the
 statistics of its batch; teacher and model see different augmented copies in the MSE; `views` does not apply.
 

@@ -8,7 +8,8 @@ it is sum_c n_c e^{s_c}: a log-softmax of s + log n over C classes instead of N 
 Differences from the authors' public code:
 1. The first step of a run, with an empty memory, learns from the stream; theirs skips it.
 2. The last, smaller batch of a task is learned too; theirs drops it.
-3. Only the classes seen so far compete at inference; theirs are all.
+3. Only the classes seen so far compete at inference, as in the paper and in the later version of their code; in the
+   first one all do.
 """
 
 from __future__ import annotations

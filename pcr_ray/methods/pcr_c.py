@@ -15,7 +15,6 @@ Settled here, as the paper says only that anchor-to-sample pairs are kept beside
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pcr_ray.memory import Recalled
@@ -45,8 +44,6 @@ class PCRC(Method):
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         views = [self.views(b) for b in (batch, memory) if b is not None]
         features = torch.cat(self.features(*views))
-        directions = F.normalize(features)
         head = self.net.head
         assert isinstance(head, CosineHead)  # see `heads`
-        similarity = head.gamma * directions @ directions.T  # (N, N)
-        return pcr_samples_loss(head(features), similarity, torch.cat([v.labels for v in views]))
+        return pcr_samples_loss(head(features), head.between(features), torch.cat([v.labels for v in views]))
