@@ -11,11 +11,12 @@ import pandas as pd
 from pcr_ray.config import TrialConfig
 from pcr_ray.record import REASON, Record
 from pcr_ray.stats import Estimate, estimate
-from pcr_ray.sweepfile import Sweep
-from pcr_ray.sweepspec import METRICS, ReportSpec
+from pcr_ray.sweepfile import PAPER_KEYS, Sweep, paper_trial
+from pcr_ray.sweepspec import METRICS, ReportSpec, SweepFile
 
 PREFIX = {"softmax": "", "ncm": "ncm_"}
 HEADED, SHARED = METRICS[:4], METRICS[4:]  # metrics that each head has, and those of the training
+WITHOUT_EFFECT = ("seed", "proxy_gradients")  # on whether a trial is the paper's
 ANY = "any"  # stands for the value of a field that a trial's method ignores: it holds for all values
 
 Panel = tuple[tuple[str, Any], ...]  # fields and their values
@@ -111,10 +112,13 @@ def x_field(sweep: Sweep) -> str:
 
 
 def heads(spec: ReportSpec, trial: TrialConfig) -> list[str]:
-    """The heads of a trial that the report shows; a method that classifies by class means has them once."""
+    """The heads of a trial that the report shows; a method that classifies by class means has them once.
+
+    What is about the training has nothing to do with heads and is shown once too.
+    """
     from pcr_ray.methods import METHODS
 
-    if METHODS.get(trial.method).nearest_mean:
+    if METHODS.get(trial.method).nearest_mean or spec.y in SHARED:
         return ["softmax"]
     hidden = spec.ncm is not None and trial.method not in spec.ncm
     return [head for head in spec.heads if head != "ncm" or not hidden]
@@ -133,18 +137,24 @@ def _cells(sweep: Sweep, frame: pd.DataFrame) -> list[Cell]:
                 groups.setdefault(key, []).append(float(values[identity, head]))
                 example[key] = trial
     return [
-        Cell(*key, estimate(numbers), _paper(spec.paper, example[key], key[2], spec.y))
-        for key, numbers in groups.items()
+        Cell(*key, estimate(numbers), paper_row(sweep.spec, example[key], key[2])) for key, numbers in groups.items()
     ]
 
 
-def _paper(rows: Any, trial: TrialConfig, head: str, y: str) -> Mapping[str, Any] | None:
-    """The paper's number for this group, where every field that its row names agrees."""
-    flat = trial.flat()
-    for row in rows if y == "final_accuracy" else []:
-        fields = {k: v for k, v in row.items() if k not in ("value", "ci", "head")}
+def paper_row(spec: SweepFile, trial: TrialConfig, head: str) -> Mapping[str, Any] | None:
+    """The paper's number for this group, where every field that its row names agrees.
+
+    With a preset a row names them all: other tasks, heads or learning rates are not the paper's.
+    """
+    flat, rows = trial.flat(), spec.report.paper
+    assert not isinstance(rows, str)  # it was read with the sweep file
+    for row in rows if spec.report.y == "final_accuracy" else []:
+        fields = {k: v for k, v in row.items() if k not in PAPER_KEYS}
         if row.get("head", "softmax") == head and all(flat.get(k) == v for k, v in fields.items()):
-            return row
+            theirs = paper_trial(spec, row)
+            ours = trial if theirs is None else trial.model_copy(update={k: getattr(theirs, k) for k in WITHOUT_EFFECT})
+            if theirs is None or ours.identity == theirs.identity:
+                return row
     return None
 
 

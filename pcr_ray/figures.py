@@ -1,4 +1,4 @@
-"""Figures of a report. Colours are fixed per series, so that a method looks the same in every figure."""
+"""Figures of a report. A series looks the same in all of them: `names` are those of the whole report, in its order."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def lines(
     data: Mapping[str, Mapping[Any, Estimate]],
     across: Mapping[str, Estimate],
     paper: Mapping[str, Mapping[Any, float]],
+    names: Sequence[str],
     *,
     xlabel: str,
     ylabel: str,
@@ -39,6 +40,7 @@ def lines(
     place = {x: i for i, x in enumerate(xs)}  # evenly spaced: batch sizes and buffers grow by factors
     for index, (name, points) in enumerate(data.items()):
         order = sorted(points, key=sort_key)
+        look = style(names.index(name))
         dodge = 0.03 * (index - (len(data) - 1) / 2)  # intervals side by side, not on top of each other
         axes.errorbar(
             [place[x] + dodge for x in order],
@@ -47,13 +49,14 @@ def lines(
             label=name,
             capsize=3,
             markersize=5,
-            **style(index),
+            **look,
         )
         known = {x: v for x, v in paper.get(name, {}).items() if x in place}
         if known:
-            axes.plot([place[x] for x in known], list(known.values()), "x", color=style(index)["color"], markersize=9)
-    for index, (name, level) in enumerate(across.items(), start=len(data)):
-        axes.axhline(level.mean, color=style(index)["color"], linestyle=":", label=name)
+            crosses = [place[x] + dodge for x in known]
+            axes.plot(crosses, list(known.values()), "x", color=look["color"], markersize=9)
+    for name, level in across.items():
+        axes.axhline(level.mean, color=style(names.index(name))["color"], linestyle=":", label=name)
     if any(paper.values()):
         axes.plot([], [], "x", color="grey", label="paper")
     axes.set_xticks(range(len(xs)), [str(x) for x in xs])
@@ -64,13 +67,14 @@ def lines(
     return figure
 
 
-def curves(panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], *, ylabel: str, title: str) -> Figure:
+def curves(
+    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], names: Sequence[str], *, ylabel: str, title: str
+) -> Figure:
     """Average accuracy after each task; one small plot a panel, a line a series, the band is the 95 % interval."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(1.2 + 3.6 * columns, 0.8 + 3.0 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    names = list(dict.fromkeys(n for series in panels.values() for n in series))
     for axes, (heading, series) in zip(grid.flat, panels.items()):
         for name, runs in series.items():
             points = [estimate([run[t] for run in runs]) for t in range(min(map(len, runs)))]

@@ -99,7 +99,8 @@ def _write(answer: Answer, curves: Curves, folder: Path) -> None:
             blocks.append(Heading(heading, 3))
         grid = table(answer, cells)
         blocks.append(grid)
-        tex += latex(f"{_y_title(answer)}{', ' + heading if heading else ''}. Mean and 95% CI.", grid)
+        caption = f"{_y_title(answer)}{', ' + heading if heading else ''}. Mean and 95% CI. {_shared(answer.sweep)}"
+        tex += latex(caption.strip(), grid)
         blocks += _figures(answer, cells, curves, folder, suffix, heading)
     blocks += _appendix(answer)
     (folder / "table.tex").write_text(tex)
@@ -131,9 +132,16 @@ def _state(answer: Answer) -> list[Block]:
     if answer.failed:
         text += f" {len(answer.failed)} failed, see below."
     return [
-        Paragraph(text),
+        Paragraph(" ".join([text, _shared(answer.sweep)])),
         Paragraph(f"{_y_title(answer)}: mean ± 95 % confidence interval (t distribution), n seeds."),
     ]
+
+
+def _shared(sweep: Sweep) -> str:
+    """What all trials have in common, as the file or --set says: a quick look must not pass for the study."""
+    spec = sweep.spec
+    parts = [f"preset {p}" for p in spec.presets] + [f"{k} {v}" for k, v in spec.fixed.items()]
+    return f"In all trials: {', '.join(parts)}." if parts else ""
 
 
 def _y_title(answer: Answer) -> str:
@@ -201,6 +209,7 @@ def _curves(answer: Answer, record: Record) -> Curves:
 def _figures(answer: Answer, cells: list[Cell], curves: Curves, folder: Path, suffix: str, heading: str) -> list[Block]:
     sweep, xs, x_name = answer.sweep, _xs(answer, cells), x_field(answer.sweep)
     blocks: list[Block] = []
+    names = list(dict.fromkeys(label(c, sweep) for c in answer.cells))
     data: dict[str, dict[Any, Estimate]] = {}
     across: dict[str, Estimate] = {}
     paper: dict[str, dict[Any, float]] = {}
@@ -214,7 +223,7 @@ def _figures(answer: Answer, cells: list[Cell], curves: Curves, folder: Path, su
             paper.setdefault(name, {})[cell.x] = cell.paper["value"]
     if x_name and len(xs) > 1:
         figure = figures.lines(
-            data, across, paper, xlabel=x_name, ylabel=_y_title(answer), title=heading or sweep.spec.name
+            data, across, paper, names, xlabel=x_name, ylabel=_y_title(answer), title=heading or sweep.spec.name
         )
         file = folder / f"{sweep.spec.report.y}_by_{x_name.replace('.', '_')}{suffix}.png"
         figure.savefig(file, dpi=130)
@@ -224,7 +233,7 @@ def _figures(answer: Answer, cells: list[Cell], curves: Curves, folder: Path, su
         file = folder / f"learning_curves{suffix}.png"
         first = f" (the first {PLOTS} of {len(xs)} values of {x_name})" if len(xs) > PLOTS else ""
         title = f"Accuracy on the tasks seen so far{first}"
-        figures.curves(stages, ylabel="average accuracy in %", title=title).savefig(file, dpi=130)
+        figures.curves(stages, names, ylabel="average accuracy in %", title=title).savefig(file, dpi=130)
         blocks.append(Picture(file, f"Average accuracy after each task{first}"))
     return blocks
 
@@ -259,12 +268,14 @@ def _appendix(answer: Answer) -> list[Block]:
         names = [sweep.trial_name(i) for i in answer.missing]
         more = [f"… and {len(names) - 50} more"] if len(names) > 50 else []
         blocks += [Heading("Missing trials"), Items(names[:50] + more)]
-    blocks += [Heading("The sweep as it was run"), Code(sweep.to_yaml().strip())]
+    blocks += [Heading("The sweep as it was run"), Code(sweep.to_yaml(paper=False).strip())]
     return blocks
 
 
 def show(answer: Answer) -> None:
     """The answer on the console."""
+    if shared := _shared(answer.sweep):
+        console.print(shared, markup=False)
     for panel, cells in _panels(answer):
         grid = table(answer, cells)
         heading = ", ".join(f"{k} {v}" for k, v in panel)

@@ -15,12 +15,14 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from pcr_ray.config import FIELDS, PRESETS, ConfigProblems, TrialConfig, explain, resolve
+from pcr_ray.config import FIELDS, PRESETS, ConfigProblems, Problem, TrialConfig, explain, resolve
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.grids import adjusted, expand, is_field, matches, useless_rules
 from pcr_ray.rawfile import override, read_yaml, with_dotted_params
 from pcr_ray.registry import did_you_mean
 from pcr_ray.sweepspec import METRICS, SweepFile
+
+PAPER_KEYS = ("value", "ci", "head", "preset")  # of a row of the paper's numbers, beside fields of a trial
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,11 @@ class Sweep:
         parts = [f"{k}={flat.get(k)}" for k in self.varying if k != "method" and flat.get(k) is not None]
         return " ".join([str(flat["method"]), *parts])
 
-    def to_yaml(self) -> str:
-        """The file as it was run, with overrides applied."""
-        return yaml.safe_dump(self.spec.model_dump(exclude_defaults=True), sort_keys=False, allow_unicode=True)
+    def to_yaml(self, *, paper: bool = True) -> str:
+        """The file as it was run, with overrides applied; without the paper's numbers it is short."""
+        left_out = None if paper else {"report": {"paper"}}
+        content = self.spec.model_dump(exclude_defaults=True, exclude=left_out)
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Sweep:
@@ -211,7 +215,7 @@ def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep
         except (OSError, ValueError) as error:
             problems.append(f"report.paper: {rows} (beside the sweep file) cannot be read: {error}")
             return sweep
-        rows = [{k: v for k, v in row.items() if v == v} for row in frame.to_dict("records")]
+        rows = [{k: _whole(v) for k, v in row.items() if v == v} for row in frame.to_dict("records")]
     problems += [f"report.paper: a row without 'value': {row}" for row in rows if "value" not in row]
     problems += [
         f"report.paper: '{key}' is not a number in {row}"
@@ -219,10 +223,34 @@ def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep
         for key in ("value", "ci")
         if key in row and (not isinstance(row[key], int | float) or isinstance(row[key], bool))
     ]
-    odd = {k for row in rows for k in row if not is_field(k) and k not in ("value", "ci", "head")}
+    odd = {k for row in rows for k in row if not is_field(k) and k not in PAPER_KEYS}
     problems += [f"report.paper: unknown column '{k}'{did_you_mean(k, FIELDS)}" for k in sorted(map(str, odd))]
+    for row in rows if not odd else []:
+        try:
+            paper_trial(sweep.spec, row)
+        except ConfigProblems as error:
+            problems.append(f"report.paper: {error} in {row}")
     report = sweep.spec.report.model_copy(update={"paper": rows})
     return replace(sweep, spec=sweep.spec.model_copy(update={"report": report}))
+
+
+def _whole(value: Any) -> Any:
+    """pandas reads a column of whole numbers with gaps as floats."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def paper_trial(spec: SweepFile, row: Mapping[str, Any]) -> TrialConfig | None:
+    """The trial of which a row with a `preset` speaks, trained as this file trains such trials; raises ConfigProblems.
+
+    A row without a preset speaks of all trials that have the fields it names: None.
+    """
+    name = row.get("preset")
+    if name is None:
+        return None
+    if name not in PRESETS:
+        raise ConfigProblems([Problem("preset", f"unknown preset '{name}'{did_you_mean(str(name), list(PRESETS))}")])
+    fields = {k: v for k, v in row.items() if k not in PAPER_KEYS}
+    return resolve(adjusted(spec, PRESETS[name] | fields)[0])
 
 
 def _near_files(path: Path) -> str:

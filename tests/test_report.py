@@ -11,7 +11,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from pcr_ray import figures, report, sweepfile
-from pcr_ray.answers import collect, heads
+from pcr_ray.answers import collect, heads, paper_row
 from pcr_ray.errors import InputError
 from pcr_ray.parent import ParentRun
 from pcr_ray.record import Record, read_param, redact, tracking_uri
@@ -136,14 +136,49 @@ def test_a_report_shows_the_heads_it_is_asked_for() -> None:
         sweepfile.parse(content | {"report": {"ncm": ["prc"]}}, "a file")
 
 
+@pytest.mark.parametrize("y, expected", [("loss", ["softmax"]), ("forgetting", ["softmax", "ncm"])])
+def test_what_is_about_the_training_has_one_row_a_method(y: str, expected: list[str]) -> None:
+    sweep = sweepfile.parse({"name": "a", "grid": {"method": ["pcr"], "seed": [0]}, "report": {"y": y}}, "a file")
+    assert [heads(sweep.spec.report, t) for t in sweep.trials.values()] == [expected]
+
+
+SWEEPS = Path(__file__).parent.parent / "sweeps"
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["tasks=10", "lr=0.01", "views=original", "replay_batch_size=100", "class_order=natural", "normalise=true",
+     "momentum=0.9", "head=linear", "fraction=0.3", "batchnorm=joint", "model=resnet18", "dataset=digits"],
+)  # fmt: skip
+def test_the_papers_numbers_stand_beside_the_papers_protocol_only(override: str) -> None:
+    settings = ["fixed.dataset=cifar10", "fixed.buffer=1000", "grid.method=[er,ocm,iid]", "grid.seed=[3]"]
+
+    def shown(*more: str) -> dict[str, float]:
+        sweep = sweepfile.load(SWEEPS / "table1.yaml", [*settings, *more])
+        rows = {t.method: paper_row(sweep.spec, t, "softmax") for t in sweep.trials.values()}
+        return {method: row["value"] for method, row in rows.items() if row}
+
+    # Table 1 as printed; OCM too, which the file trains in another way than the preset.
+    assert shown("fixed.proxy_gradients=true") == {"er": 46.1, "ocm": 59.2, "iid": 55.9}
+    assert "er" not in shown(f"fixed.{override}")
+
+
+def test_a_paper_row_without_a_preset_speaks_of_all_trials_with_its_fields() -> None:
+    content = {"name": "a", "fixed": {"lr": 0.3}, "grid": {"method": ["pcr", "er"], "seed": [0]}}
+    sweep = sweepfile.parse(content | {"report": {"paper": [{"method": "pcr", "value": 1.5}]}}, "a file")
+    assert [paper_row(sweep.spec, t, "softmax") is not None for t in sweep.trials.values()] == [True, False]
+    with pytest.raises(InputError, match="unknown preset 'papr'; did you mean 'paper'"):
+        sweepfile.parse(content | {"report": {"paper": [{"preset": "papr", "value": 1.5}]}}, "a file")
+
+
 @pytest.mark.parametrize("series", [2, 30])
 def test_figures_keep_room_for_their_plots_however_many_series_there_are(series: int) -> None:
     one = {f"METHOD-{i}": [[50.0, 40.0]] for i in range(series)}
     lines = {name: {100: estimate([50.0, 60.0]), 200: estimate([55.0])} for name in one}
     plain = {"ylabel": "accuracy in %", "title": "t"}
     for figure in (
-        figures.curves({"buffer 100": one}, **plain),
-        figures.lines(lines, {}, {}, xlabel="buffer", **plain),
+        figures.curves({"buffer 100": one}, list(one), **plain),
+        figures.lines(lines, {}, {}, list(one), xlabel="buffer", **plain),
     ):
         figure.draw_without_rendering()
         for axes in figure.axes:
