@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         mine, base = in_turns([stepper(n, options) for n in (name, "er")], options.steps, clock)
         table.add_row(name, f"{1e3 * mine:.1f}", f"{1e3 * base:.1f}", f"{mine / base:.2f}")
     console.print(table)
-    batched, single = in_turns(augmenters(options.dataset), options.steps, time.perf_counter)
+    batched, single = in_turns(augmenters(options.dataset), options.steps, clock)
     console.print(
         f"augmenting 20 images: batched {1e3 * batched:.2f} ms, torchvision one by one {1e3 * single:.2f} ms, "
         f"ratio {single / batched:.1f}"

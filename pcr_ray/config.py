@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -273,9 +274,16 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
 def explain(error: ValidationError, prefix: str = "") -> Iterable[Problem]:
     """pydantic's errors in our words, with the trap of YAML's numbers named."""
     for item in error.errors():
-        field = prefix + ".".join(str(p) for p in item["loc"])
         value = item["input"]
-        message = item["msg"][:1].lower() + item["msg"][1:] + f", got {value!r}"
+        if item["loc"][-1] == "str" and isinstance(value, Mapping | list):
+            continue  # text or a mapping would do: what is wrong with the mapping is said too
+        branch = re.compile(r"[A-Z]|list\[")  # the name of a type that pydantic tried is no part of the place
+        field = prefix + ".".join(str(p) for p in item["loc"] if not branch.match(str(p)))
+        message = item["msg"][:1].lower() + item["msg"][1:]
+        if item["type"] == "string_pattern_mismatch":
+            message = "use letters, digits, '.', '_' and '-', a letter or digit first, at most 100"
+        if item["type"] != "missing":
+            message += f", got {value!r}"
         if item["type"] in ("float_type", "int_type") and isinstance(value, str) and (number := _number(value)):
             message += " (remove the quotes)" if number == value else f" (YAML reads {value} as text: write {number})"
         yield Problem(field, message)

@@ -19,6 +19,12 @@ class DataError(InputError):
     """A dataset is absent, damaged or not what its name promises."""
 
 
+class NotNowError(PcrRayError):
+    """Not possible at this moment through no mistake of the user's: the same command continues later."""
+
+    exit_code = 75
+
+
 class DivergedError(PcrRayError):
     """The loss became NaN or infinite."""
 

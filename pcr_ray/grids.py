@@ -50,8 +50,8 @@ def expand(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[str, An
 
 def _axes(grid: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, list[Any]]:
     """Fields and their values; what is not usable is reported and left out, so that the rest can be checked."""
-    axes = {key: list(_values(value, f"{place}.{key}", problems)) for key, value in grid.items()}
-    return {key: values for key, values in axes.items() if values and is_field(key) and key != "params"}
+    axes = {key: list(_values(value, f"{place}.{key}", problems)) for key, value in grid.items() if key != "params"}
+    return {key: values for key, values in axes.items() if values and is_field(key)}
 
 
 def _values(value: Any, place: str, problems: list[str]) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pcr_ray.config import TrialConfig
-from pcr_ray.errors import InputError
+from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.record import redact
 from pcr_ray.sweepspec import Resources
 
@@ -55,9 +55,14 @@ def cluster(address: str | None, verbose: bool) -> Iterator[None]:
             logging_level=logging.INFO if verbose else logging.ERROR,
             configure_logging=True,
         )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        where = f"the Ray cluster at {address}" if address else "a local Ray"
-        raise InputError(f"{where} cannot be used: {redact(error).splitlines()[0]}") from None
+    except Exception as error:  # Ray raises many kinds, bare ones among them
+        why = (redact(error).splitlines() or [type(error).__name__])[0]
+        if address:
+            raise InputError(f"the Ray cluster at {address} cannot be used: {why}") from None
+        raise NotNowError(
+            f"a local Ray did not start: {why}\n  Nothing was run: run the same command again. If it stays so, the "
+            "machine may be very busy or short of memory; --verbose shows Ray's own output."
+        ) from None
     try:
         yield
     finally:

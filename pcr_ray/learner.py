@@ -244,8 +244,8 @@ class Learner:
             return False
         try:
             self.load_state_dict(torch.load(file, map_location=self.device, weights_only=True))
-        except InputError:
-            raise
+        except InputError as error:
+            raise InputError(f"{error}\n  It is {file}: name another folder, or delete it to start over") from None
         except Exception as error:  # torch raises many kinds for a damaged file
             why = getattr(error, "strerror", None) or type(error).__name__
             raise InputError(f"checkpoint {file} is damaged ({why}): delete it to start over") from None

@@ -18,15 +18,21 @@ if TYPE_CHECKING:
 
 def methods(argv: Sequence[str]) -> int:
     p = argparse.ArgumentParser(prog="pcr-ray methods", description="List the methods and their parameters.")
+    p.add_argument("names", nargs="*", metavar="METHOD", help="describe these: formula, differences, parameters")
     p.add_argument("--markdown", action="store_true", help="everything about them, as in docs/methods.md")
-    if p.parse_args(argv).markdown:
+    options = p.parse_args(argv)
+    if options.markdown:
         sys.stdout.write(methods_markdown())
         return 0
     from pcr_ray.methods import METHODS
 
+    for method in [METHODS.get(name) for name in options.names]:
+        console.print("\n".join([_text(method), *_notes(method)]), markup=False, soft_wrap=True)
+    if options.names:
+        return 0
     table = Table()
     for column in ("name", "in the paper", "idea", "classifier", "parameters"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for method in METHODS:
         table.add_row(method.name, method.title, method.idea, _classifier(method), _parameters(method))
     console.print(table)
@@ -78,15 +84,23 @@ def methods_markdown() -> str:
         cells = [f"[{method.name}](#{method.name})", method.title, method.idea, _classifier(method)]
         lines.append(f"| {' | '.join(cells)} | {_parameters(method)} | {method.cost:g} |")
     for method in METHODS:
-        text = inspect.getdoc(inspect.getmodule(method)) or ""
-        lines += ["", f"## {method.name}", "", "```", text.strip(), "```"]
-        for name, field in method.Params.model_fields.items():
-            lines.append(f"- `params.{name}` (default {_default(method, name)}): {field.description}")
-        if method.inert:
-            lines.append(f"- Without effect: {', '.join(f'`{name}`' for name in method.inert)}.")
-        if method.syncs:
-            lines.append(f"- Waits for the device when it stores a batch: {method.syncs}.")
+        lines += ["", f"## {method.name}", "", "```", _text(method), "```", *_notes(method)]
     return "\n".join(lines) + "\n"
+
+
+def _text(method: type[Method]) -> str:
+    """What stands at the top of the method's file."""
+    return (inspect.getdoc(inspect.getmodule(method)) or "").strip()
+
+
+def _notes(method: type[Method]) -> list[str]:
+    fields = method.Params.model_fields.items()
+    lines = [f"- `params.{name}` (default {_default(method, name)}): {field.description}" for name, field in fields]
+    if method.inert:
+        lines.append(f"- Without effect: {', '.join(f'`{name}`' for name in method.inert)}.")
+    if method.syncs:
+        lines.append(f"- Waits for the device when it stores a batch: {method.syncs}.")
+    return lines
 
 
 def datasets(argv: Sequence[str]) -> int:
@@ -94,10 +108,12 @@ def datasets(argv: Sequence[str]) -> int:
     from pcr_ray.datasets import DATASETS
 
     table = Table()
-    for column in ("name", "title", "classes", "tasks", "image size", "where it comes from"):
+    for column in ("name", "title", "classes", "tasks", "image size"):
         table.add_column(column)
     for dataset in DATASETS:
         numbers = [str(n or "yours") for n in (dataset.classes, dataset.tasks, dataset.image_size)]
-        table.add_row(dataset.name, dataset.title, *numbers, dataset.how_to_get)
+        table.add_row(dataset.name, dataset.title, *numbers)
     console.print(table)
+    for dataset in DATASETS:
+        console.print(f"{dataset.name}: {dataset.how_to_get}", markup=False, soft_wrap=True)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from pcr_ray.registry import did_you_mean
 from pcr_ray.render import Block, Code, Grid, Heading, Items, Paragraph, Picture, latex, markdown, page
 from pcr_ray.stats import Estimate
 from pcr_ray.sweepfile import Sweep
+from pcr_ray.sweepspec import NAME
 
 Curves = dict[tuple[str, str], list[float]]  # (identity, head) -> accuracy after each task
 PLOTS = 9  # learning curves of at most so many x values: more are too small to read
@@ -54,7 +56,7 @@ def find(name: str, record: Record, overrides: list[str]) -> Sweep:
     """By file, or by the sweep file that was stored when a sweep of that name ran."""
     if name.endswith((".yaml", ".yml")) or Path(name).is_file():
         return sweepfile.load(name, overrides)
-    parent = record.sweep_run(name)
+    parent = record.sweep_run(name) if re.match(NAME, name) else None
     if parent is None:
         known = sorted({r.info.run_name for r in record.runs(kind="sweep")})
         hint = did_you_mean(name, known) if known else "; no sweep was run with this store yet"

@@ -18,7 +18,7 @@ from pcr_ray import sweepfile
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
 from pcr_ray.datasets import data_root, prepare
-from pcr_ray.errors import InputError, PcrRayError
+from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.parent import ParentRun
 from pcr_ray.progress import Progress, duration
 from pcr_ray.record import Record, redact, tracking_uri
@@ -26,16 +26,10 @@ from pcr_ray.spool import Courier, Spool
 from pcr_ray.sweepfile import Sweep
 from pcr_ray.sweepspec import Resources
 
-ALL_DONE, SOME_FAILED, INCOMPLETE = 0, 1, 75
+ALL_DONE, SOME_FAILED, INCOMPLETE = 0, 1, NotNowError.exit_code
 FLUSH_SECONDS = float(
     os.environ.get("PCR_RAY_FLUSH_SECONDS", "60")
 )  # how long the end of a sweep waits for a tracking server that is away
-
-
-class BusyError(PcrRayError):
-    """Another invocation of the same sweep is at work: try again when it is done."""
-
-    exit_code = INCOMPLETE
 
 
 @dataclass
@@ -86,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         lock = FileLock(folder / ".lock")
         lock.acquire(timeout=0)
     except Timeout:
-        raise BusyError(
+        raise NotNowError(
             f"sweep '{sweep.name}' is being run by another process (it holds {folder / '.lock'}): "
             "wait for it or stop it"
         ) from None
@@ -146,13 +140,16 @@ def _dry_run(sweep: Sweep, record: Record, options: argparse.Namespace) -> int:
     speeds = forecast.stored_speeds(known.values())
     guesses = [forecast.seconds(t, speeds) for t in plan.todo.values()]
     total = sum(g for g in guesses if g is not None)
-    at_once = options.max_concurrent or max(1, int((os.cpu_count() or 1) / wanted.cpu))
+    cores = max(1, int((os.cpu_count() or 1) / wanted.cpu))
+    at_once = min(options.max_concurrent or cores, cores, len(guesses))
     if guesses and None not in guesses:
         sources = {forecast.key(t) in speeds for t in plan.todo.values()}
         names = {True: "earlier trials' speed", False: "a short calibration on one CPU thread here"}
         source = "from " + " and ".join(names[s] for s in sorted(sources, reverse=True))
         text = f"forecast: {duration(total)} of work, {source}"
-        console.print(text + ("" if options.address else f"; about {duration(total / at_once)} with {at_once} at once"))
+        longest = max(g for g in guesses if g is not None)
+        here = f"; about {duration(max(total / at_once, longest))} with {at_once} at once"
+        console.print(text + ("" if options.address else here))
     elif guesses:
         console.print("forecast: not possible before the image folder was read once")
     return 0

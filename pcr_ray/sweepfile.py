@@ -174,7 +174,8 @@ def _resolve_all(
         except ConfigProblems as error:
             for p in error.problems:
                 origin = f"{origins[p.field]}.{p.field}" if p.field in origins else _place(spec, place, p.field)
-                found[f"{origin}: {p.message}"] += 1
+                own = "; give each method with it an entry in grids" if origin.startswith("grid.params.") else ""
+                found[f"{origin}: {p.message}{own}"] += 1
             continue
         identity = config.identity
         if identity not in trials:

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 METRICS = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting", "loss", "samples_per_second")
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -44,7 +45,7 @@ class SweepFile(BaseModel):
     """The keys of a sweep file."""
 
     model_config = STRICT
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    name: str = Field(pattern=NAME)
     description: str = ""
     trainable: str = "trainables.online:OnlineTrainable"
     presets: list[str] = Field(default_factory=list)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,14 @@ def _check_paths(options: argparse.Namespace) -> None:
             options.checkpoint.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--checkpoint {options.checkpoint}: cannot be a folder ({error.strerror})") from None
+    folders = {"--json": options.json and options.json.absolute().parent, "--checkpoint": options.checkpoint}
+    for option, folder in folders.items():
+        try:
+            if folder:
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+        except OSError as error:
+            raise InputError(f"{option}: nothing can be written into {folder} ({error.strerror})") from None
 
 
 def _describe(learner: Learner) -> None:

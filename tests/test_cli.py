@@ -40,6 +40,14 @@ def test_lists_name_all_methods_and_datasets(capsys: pytest.CaptureFixture[str])
     assert all(re.search(rf"\b{name}\b", shown) for name in [*METHODS.names(), *DATASETS.names()])
 
 
+def test_a_method_is_described_by_name_and_a_misspelt_one_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "gmed", "pcr"]) == 0
+    shown = capsys.readouterr().out
+    assert "Jin et al." in shown and "`params.beta` (default 0.001" in shown and "Lin et al." in shown
+    assert run(main, ["methods", "gmde"]) == 2
+    assert "did you mean 'gmed'" in capsys.readouterr().err
+
+
 def test_the_methods_page_says_what_the_code_says() -> None:
     page = (REPOSITORY / "docs/methods.md").read_text()
     assert page == methods_markdown(), "run: pcr-ray methods --markdown > docs/methods.md"

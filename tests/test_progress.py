@@ -1,4 +1,4 @@
-"""The time that a running sweep says is left, against numbers worked out by hand."""
+"""The time that a sweep will take and that a running one says is left, against numbers worked out by hand."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from pcr_ray import progress
 from pcr_ray.config import resolve
-from pcr_ray.forecast import work
+from pcr_ray.forecast import key, seconds, work
 from pcr_ray.methods import METHODS
 from pcr_ray.progress import Progress, duration
 
@@ -96,3 +96,12 @@ def test_a_result_after_the_end_changes_nothing(clock):
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_forecast_counts_evaluation_however_few_images_are_learned():
+    for fraction in (1.0, 0.01):
+        trial = resolve({"dataset": "cifar10", "method": "pcr", "buffer": 1000, "fraction": fraction})
+        # 100 stream images a second, 4 passes each; 2, 4, ... thousand test images, and the memory five times.
+        expected = (50_000 * fraction * 4 + (2 + 4 + 6 + 8 + 10 + 5) * 1000 / 3) / 400
+        assert seconds(trial, {key(trial): 100.0}) == pytest.approx(expected)
+    assert seconds(resolve({"dataset": "folder", "folder": "a", "image_size": 32, "tasks": 2}), {}) is None

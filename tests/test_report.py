@@ -142,6 +142,11 @@ def test_what_is_about_the_training_has_one_row_a_method(y: str, expected: list[
     assert [heads(sweep.spec.report, t) for t in sweep.trials.values()] == [expected]
 
 
+def test_a_name_that_no_sweep_can_have_is_not_blamed_on_the_store(filled) -> None:
+    with pytest.raises(InputError, match="no sweep 'a'b' in MLflow"):
+        report.find("a'b", filled[0], [])
+
+
 SWEEPS = Path(__file__).parent.parent / "sweeps"
 
 

@@ -101,6 +101,13 @@ def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
         ("{name: a, grid: {seed: [0]}, exclude: [{seed: 0}]}", "nothing is left"),
         ("{name: a, grid: {seed: {range: [0, 90000]}, buffer: [1, 2]}}", "more than 100,000 trials"),
         ("{name: a, grid: {seed: [0]}, presets: [papr]}", "did you mean 'paper'?"),
+        (
+            "{name: a, grid: {seed: [0]}, resources: {cpu: 0}}",
+            "1 problem\n  - resources.cpu: input should be",
+        ),
+        ("{grid: {seed: [0]}, fixed: []}", "name: field required\n"),
+        ("{name: a/b, grid: {seed: [0]}}", "name: use letters, digits"),
+        ("{name: a, grid: {method: [derpp, er], params.alpha: [0.1]}}", "give each method with it an entry in grids"),
         ("{name: a, grid: {seed: [0]}, report: {paper: nowhere.csv}}", "nowhere.csv"),
         ("{name: a, grid: {seed: [0], params: [{alpha: 1}]}}", "write params.NAME"),
         ("{name: a, grid: {seed: [0]}, report: {y: final_acuracy}}", "did you mean 'final_accuracy'?"),

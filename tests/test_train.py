@@ -220,6 +220,8 @@ REFUSED = {
     "GPU beyond the last": (["--device", "cuda:999"], "use --device auto or cpu"),
     "json in a missing folder": (["--json", "no/such/folder/out.json"], "not a file in an existing folder"),
     "json is a folder": (["--json", "."], "not a file in an existing folder"),
+    "json where nothing can be written": (["--json", "/proc/out.json"], "--json: nothing can be written into /proc"),
+    "checkpoint where nothing can be written": (["--checkpoint", "/proc/self"], "--checkpoint: nothing can be written"),
     "checkpoint below a file": (["--checkpoint", f"{__file__}/x"], "cannot be a folder"),
     "checkpoint is a file": (["--checkpoint", __file__], "cannot be a folder"),
     "no threads": (["--threads", "0"], "needs 1 or more"),

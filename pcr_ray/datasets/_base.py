@@ -40,6 +40,7 @@ class Dataset:
     tasks: ClassVar[int]
     image_size: ClassVar[int]
     train_images: ClassVar[int] = 0  # for forecasts; 0: not known beforehand
+    test_images: ClassVar[int] = 0
     user_folder: ClassVar[bool] = False  # the user names the folder, the size and the number of tasks
     how_to_get: ClassVar[str] = ""
 

@@ -9,4 +9,4 @@ class Cifar10(Cifar):
     title = "Split CIFAR10"
     classes, tasks = 10, 5
     torchvision_name, directory = "CIFAR10", "cifar-10-batches-py"
-    how_to_get = "Downloaded by torchvision; on a machine without network, put one of these there."
+    how_to_get = "Downloaded by torchvision on first use; an image folder <data root>/cifar10/ serves too."

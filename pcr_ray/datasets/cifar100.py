@@ -9,4 +9,4 @@ class Cifar100(Cifar):
     title = "Split CIFAR100"
     classes, tasks = 100, 10
     torchvision_name, directory = "CIFAR100", "cifar-100-python"
-    how_to_get = "Downloaded by torchvision; on a machine without network, put one of these there."
+    how_to_get = "Downloaded by torchvision on first use; an image folder <data root>/cifar100/ serves too."

@@ -16,7 +16,7 @@ from pcr_ray.datasets._base import DATASETS, Dataset, Images
 class Digits(Dataset):
     title = "Split Digits"
     classes, tasks, image_size = 10, 5, 16
-    train_images = 1433
+    train_images, test_images = 1433, 364
     how_to_get = "It comes with scikit-learn."
 
     def native(self, root: Path) -> tuple[Images, Images, list[str]]:

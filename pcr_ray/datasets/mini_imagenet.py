@@ -42,7 +42,7 @@ class ArrayUnpickler(pickle.Unpickler):
 class MiniImageNet(Dataset):
     title = "Split MiniImageNet"
     classes, tasks, image_size = 100, 10, 84
-    train_images = 50_000
+    train_images, test_images = 50_000, 10_000
     how_to_get = f"Put {', '.join(FILES)} (the public few-shot pickles) into <data root>/mini_imagenet/."
 
     def native_paths(self, root: Path) -> list[Path]:
