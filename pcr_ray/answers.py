@@ -152,10 +152,14 @@ def paper_row(spec: SweepFile, trial: TrialConfig, head: str) -> Mapping[str, An
         fields = {k: v for k, v in row.items() if k not in PAPER_KEYS}
         if row.get("head", "softmax") == head and all(flat.get(k) == v for k, v in fields.items()):
             theirs = paper_trial(spec, row)
-            ours = trial if theirs is None else trial.model_copy(update={k: getattr(theirs, k) for k in WITHOUT_EFFECT})
-            if theirs is None or ours.identity == theirs.identity:
+            if theirs is None or _alike(trial, theirs):
                 return row
     return None
+
+
+def _alike(trial: TrialConfig, other: TrialConfig) -> bool:
+    """The same but for what has no effect on whose number stands beside whose."""
+    return trial.model_copy(update={k: getattr(other, k) for k in WITHOUT_EFFECT}).identity == other.identity
 
 
 def label(cell: Cell, sweep: Sweep) -> str:

@@ -143,7 +143,8 @@ def _shared(sweep: Sweep) -> str:
     """What all trials have in common, as the file or --set says: a quick look must not pass for the study."""
     spec = sweep.spec
     parts = [f"preset {p}" for p in spec.presets] + [f"{k} {v}" for k, v in spec.fixed.items()]
-    return f"In all trials: {', '.join(parts)}." if parts else ""
+    but = ", but for adjustments" if spec.adjust else ""
+    return f"In all trials{but}: {', '.join(parts)}." if parts else ""
 
 
 def _y_title(answer: Answer) -> str:

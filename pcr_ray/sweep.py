@@ -149,7 +149,7 @@ def _dry_run(sweep: Sweep, record: Record, options: argparse.Namespace) -> int:
         text = f"forecast: {duration(total)} of work, {source}"
         longest = max(g for g in guesses if g is not None)
         here = f"; about {duration(max(total / at_once, longest))} with {at_once} at once"
-        console.print(text + ("" if options.address else here))
+        console.print(text + ("" if options.address else here), soft_wrap=True)
     elif guesses:
         console.print("forecast: not possible before the image folder was read once")
     return 0

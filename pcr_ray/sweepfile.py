@@ -228,7 +228,7 @@ def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep
     problems += [f"report.paper: unknown column '{k}'{did_you_mean(k, FIELDS)}" for k in sorted(map(str, odd))]
     for row in rows if not odd else []:
         try:
-            paper_trial(sweep.spec, row)
+            paper_trial(sweep.spec.model_copy(update={"adjust": []}), row)
         except ConfigProblems as error:
             problems.append(f"report.paper: {error} in {row}")
     report = sweep.spec.report.model_copy(update={"paper": rows})
