@@ -70,7 +70,7 @@ def test_one_folder_in_two_sizes_and_two_folders_of_one_name_do_not_mix(tmp_path
     for _ in range(2):
         assert_holds(prepare(folder_config(tmp_path / "x" / "mine"), tmp_path), first)
         assert_holds(prepare(folder_config(tmp_path / "y" / "mine"), tmp_path), second)
-        assert prepare(folder_config(tmp_path / "x" / "mine", size=8), tmp_path).images.shape[1:] == (8, 8, 3)
+        assert prepare(folder_config(tmp_path / "x" / "mine", size=9), tmp_path).images.shape[1:] == (9, 9, 3)
 
 
 def damaged(kind: str) -> bytes:

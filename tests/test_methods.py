@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pcr_ray.config import resolve
+from pcr_ray import models
+from pcr_ray.config import ConfigProblems, resolve
 from pcr_ray.learner import Learner
 from pcr_ray.methods import METHODS, Method
 
@@ -204,3 +205,12 @@ def test_the_comparison_of_states_sees_a_single_bit(learner):
     b["memory"]["keep_rng"][100] ^= 1
     b["losses"] = [1.0]
     assert sorted(differences(a, b)) == ["state.losses", "state.memory.keep_rng"]
+
+
+def test_a_single_image_of_the_smallest_size_can_be_learned_and_a_smaller_one_is_refused():
+    folder = {"dataset": "folder", "folder": "x", "tasks": 2}
+    size = resolve(folder | {"image_size": 9}).image_size
+    net = models.build("reduced_resnet18", "linear", 2, None, seed=0).train()
+    net(torch.rand(1, 3, size, size), logits=True).sum().backward()
+    with pytest.raises(ConfigProblems, match="image_size"):
+        resolve(folder | {"image_size": 8})

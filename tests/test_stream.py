@@ -26,14 +26,14 @@ COUNTS = [7, 1, 12, 4, 9, 3, 5]  # training images of each class
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven classes of unequal size, all images different."""
     folder = tmp_path_factory.mktemp("uneven")
-    splits = random_splits([f"c{i}" for i in range(7)], 8, train=12, test=3)
+    splits = random_splits([f"c{i}" for i in range(7)], 9, train=12, test=3)
     splits["train"] = {name: images[:n] for (name, images), n in zip(splits["train"].items(), COUNTS)}
     write_folder(folder, splits)
     return folder
 
 
 def config_of(folder: Path, **fields: object) -> TrialConfig:
-    own = {"dataset": "folder", "folder": str(folder), "image_size": 8, "tasks": 3, "method": "er"}
+    own = {"dataset": "folder", "folder": str(folder), "image_size": 9, "tasks": 3, "method": "er"}
     return resolve(own | fields)
 
 
@@ -109,7 +109,7 @@ def fake(classes: int) -> Prepared:
 @pytest.mark.parametrize("classes", [1, 2, 7, 10, 13, 47, 100, 101])
 def test_uneven_splits_differ_by_one_class_at_most(classes: int) -> None:
     for tasks in range(1, classes + 1):
-        config = resolve({"dataset": "folder", "folder": "x", "image_size": 8, "tasks": tasks})
+        config = resolve({"dataset": "folder", "folder": "x", "image_size": 9, "tasks": tasks})
         sizes = [t.seen - t.old for t in Stream(config, fake(classes), CPU).tasks]
         assert len(sizes) == tasks and sum(sizes) == classes
         assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
@@ -169,7 +169,7 @@ def test_other_seeds_give_other_orders_of_classes_and_images(folder: Path, root:
 def test_the_seed_places_every_class_everywhere_with_equal_chance() -> None:
     counts = np.zeros((5, 5))
     for seed in range(1000):
-        config = resolve({"dataset": "folder", "folder": "x", "image_size": 8, "tasks": 5, "seed": seed})
+        config = resolve({"dataset": "folder", "folder": "x", "image_size": 9, "tasks": 5, "seed": seed})
         order = Stream(config, fake(5), CPU).class_order
         assert sorted(order) == list(range(5))
         counts[range(5), order] += 1
@@ -223,7 +223,7 @@ def test_a_larger_fraction_holds_the_smaller(folder: Path, root: Path) -> None:
 
 def test_a_stream_follows_content_not_file_names(tmp_path: Path) -> None:
     """The same images under other file names and in another order give a seed the same stream."""
-    splits = random_splits(["a", "b", "c"], 8, train=6)
+    splits = random_splits(["a", "b", "c"], 9, train=6)
     write_folder(tmp_path / "x", splits)
     turned: Splits = {s: {name: images[::-1] for name, images in c.items()} for s, c in splits.items()}
     write_folder(tmp_path / "y", turned)
