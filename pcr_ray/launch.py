@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -66,7 +67,14 @@ def cluster(address: str | None, verbose: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        # Ray ends the process, exit code 1, if a thread touches it while it shuts down. Seen once, on a very busy
+        # machine; a likely cause is the courier's thread, collecting handles of actors that Tune left in cycles.
+        gc.collect()
+        gc.disable()
+        try:
+            ray.shutdown()
+        finally:
+            gc.enable()
 
 
 def _quiet(verbose: bool) -> None:
