@@ -157,7 +157,7 @@ class ConfigProblems(Exception):
 def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
     """The complete configuration for what a user wrote; raises `ConfigProblems`.
 
-    `strict=False` also reads numbers from text, for command lines.
+    `strict=False` also reads numbers from text, for command lines; parameters of methods have their types by then.
     """
     raw, params = _split_params(raw)
     problems = [Problem(key, f"unknown field{did_you_mean(key, FIELDS)}") for key in raw if key not in FIELDS]
@@ -171,7 +171,7 @@ def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
         config = TrialConfig.model_validate({k: v for k, v in known.items() if k not in bad}, strict=strict)
     values = config.model_dump()
     problems += _settle_dataset(values)
-    problems += _settle_method(values, strict=strict)
+    problems += _settle_method(values)
     unused = "betas" if values["optimiser"] == "sgd" else "momentum"
     values[unused] = TrialConfig.model_fields[unused].default
     if problems:
@@ -230,7 +230,7 @@ def _settle_dataset(values: dict[str, Any]) -> list[Problem]:
     return problems
 
 
-def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
+def _settle_method(values: dict[str, Any]) -> list[Problem]:
     """Fill in what the method decides; complain about what does not fit it."""
     from pcr_ray.methods import METHODS
 
@@ -247,7 +247,7 @@ def _settle_method(values: dict[str, Any], *, strict: bool) -> list[Problem]:
     given = method.Params.by_dataset.get(values["dataset"], {})
     given = given | {k: v for k, v in values["params"].items() if k in known}
     try:
-        values["params"] = method.Params.model_validate(given, strict=strict).model_dump()
+        values["params"] = method.Params.model_validate(given).model_dump()
     except ValidationError as error:
         problems += list(explain(error, prefix="params."))
     for field in ("buffer", "replay_batch_size"):

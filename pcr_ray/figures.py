@@ -33,7 +33,7 @@ def lines(
     ylabel: str,
     title: str,
 ) -> Figure:
-    """A line a series with 95 % intervals; series that ignore x as dashed levels; the paper's numbers as crosses."""
+    """A line a series with 95 % intervals; series that ignore x as dotted levels; the paper's numbers as crosses."""
     figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.subplots()
     xs = sorted({x for points in data.values() for x in points}, key=sort_key)
@@ -56,7 +56,12 @@ def lines(
             crosses = [place[x] + dodge for x in known]
             axes.plot(crosses, list(known.values()), "x", color=look["color"], markersize=9)
     for name, level in across.items():
-        axes.axhline(level.mean, color=style(names.index(name))["color"], linestyle=":", label=name)
+        colour = style(names.index(name))["color"]
+        axes.axhline(level.mean, color=colour, linestyle=":", label=name)
+        if level.ci is not None:
+            axes.axhspan(level.mean - level.ci, level.mean + level.ci, color=colour, alpha=0.1, linewidth=0)
+        for value in paper.get(name, {}).values():
+            axes.plot(len(xs) - 0.6, value, "x", color=colour, markersize=9)
     if any(paper.values()):
         axes.plot([], [], "x", color="grey", label="paper")
     axes.set_xticks(range(len(xs)), [str(x) for x in xs])

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,9 +67,13 @@ def _parameter(text: str) -> tuple[str, Any]:
     if not equals:
         raise InputError(f"--params {text}: write NAME=VALUE")
     try:
-        return name, read_yaml(value)
+        read = read_yaml(value)
     except yaml.YAMLError:
         raise InputError(f"--params {text}: {value!r} is not a value that YAML can read") from None
+    if isinstance(read, str):
+        with suppress(ValueError):
+            return name, float(read)  # 1e-3 is text to YAML, and a number to whoever types it
+    return name, read
 
 
 def main(argv: Sequence[str]) -> int:

@@ -176,6 +176,17 @@ def test_a_paper_row_without_a_preset_speaks_of_all_trials_with_its_fields() -> 
         sweepfile.parse(content | {"report": {"paper": [{"preset": "papr", "value": 1.5}]}}, "a file")
 
 
+def test_figures_show_the_papers_numbers_also_of_methods_that_ignore_x() -> None:
+    data = {"PCR": {100: estimate([50.0, 60.0]), 200: estimate([55.0])}}
+    paper = {"PCR": {100: 45.4, 5000: 9.9}, "IID": {"any": 55.9}}
+    names = {"names": ["PCR", "IID"], "xlabel": "buffer", "ylabel": "accuracy in %", "title": "t"}
+    (axes,) = figures.lines(data, {"IID": estimate([60.0, 62.0])}, paper, **names).axes
+    crosses = {float(y): line.get_color() for line in axes.lines if line.get_marker() == "x" for y in line.get_ydata()}
+    colour = {line.get_label(): line.get_color() for line in axes.lines}
+    assert crosses == {45.4: figures.COLOURS[0], 55.9: colour["IID"]}
+    assert min(axes.get_ylim()) <= 45.4
+
+
 @pytest.mark.parametrize("series", [2, 30])
 def test_figures_keep_room_for_their_plots_however_many_series_there_are(series: int) -> None:
     one = {f"METHOD-{i}": [[50.0, 40.0]] for i in range(series)}

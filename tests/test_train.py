@@ -212,6 +212,14 @@ def test_a_network_that_diverges_in_a_tasks_last_step_is_seen_too(here):
     assert "the network's output became NaN or infinite at step 1 of task 1" in err
 
 
+def test_parameters_are_read_as_typed_also_where_yaml_sees_text(here, tmp_path):
+    file = tmp_path / "out.json"
+    typed = ["--params", "alpha=1e-1", "beta=1"]
+    code, _, err = here("--method", "derpp", "--fraction", "0.02", "--tasks", "1", *typed, "--json", file)
+    assert (code, err) == (0, "")
+    assert json.loads(file.read_text())["config"]["params"] == {"alpha": 0.1, "beta": 1.0}
+
+
 REFUSED = {
     "absent dataset": (["--dataset", "mini_imagenet"], "looked for"),
     "absent folder": (["--dataset", "folder", "--folder", "x", "--image-size", "16", "--tasks", "1"], "does not exist"),
@@ -227,6 +235,7 @@ REFUSED = {
     "no threads": (["--threads", "0"], "needs 1 or more"),
     "parameter without a value": (["--params", "alpha"], "write NAME=VALUE"),
     "parameter that is no YAML": (["--params", "alpha=["], "alpha"),
+    "parameter of another type": (["--method", "mir", "--params", "candidates=true"], "params.candidates"),
     "parameter of another method": (["--params", "alpha=1", "beta=2"], "params.beta"),
     "memory beyond all bounds": (["--buffer", "1000000000000"], "buffer"),
     "more tasks than classes": (["--tasks", "11"], "10 classes"),
