@@ -106,6 +106,6 @@ def test_an_image_that_takes_a_slot_starts_unedited(root):
 
 def test_stride_and_regulariser_depend_on_the_dataset_unless_given():
     mini = resolve({"dataset": "mini_imagenet", "method": "gmed", "params": {"beta": 0.2}}).params
-    assert (mini["alpha"], mini["beta"]) == (1.0, 0.2)
+    assert (mini["alpha"], mini["beta"]) == (0.25, 0.2)
     cifar10 = resolve({"dataset": "cifar10", "method": "gmed"}).params
     assert (cifar10["alpha"], cifar10["beta"]) == (0.05, 0.001)

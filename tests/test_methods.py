@@ -81,7 +81,7 @@ DEFAULTS = {  # as the sources give them
     "gmed": {
         "cifar10": {"alpha": 0.05, "beta": 0.001},
         "cifar100": {"alpha": 0.01, "beta": 0.001},
-        "mini_imagenet": {"alpha": 1, "beta": 0.1},
+        "mini_imagenet": {"alpha": 0.25, "beta": 0.1},  # 1 with pixels in [-1, 1]
     },
     "gss": {"cifar10": {"strength": 10, "compare": 10}},
     "hpcr": {"cifar10": {"alpha": 0.01, "beta": 0.5}, "cifar100": {"alpha": 0.1}, "mini_imagenet": {"alpha": 0.1}},

@@ -19,7 +19,9 @@ Differences from the authors' public code:
 5. It runs in float32, theirs in mixed precision.
 6. Under preset `paper` its augmentation is that of all methods there; its own is `augment: ocm`, as in preset `ocm`.
 As there: i itself counts among those with its label in L_n, where it adds a constant; the teacher normalises by the
-statistics of its batch; teacher and model see different augmented copies in the MSE; `views` does not apply.
+statistics of its batch; teacher and model see different augmented copies in the MSE; `views` does not apply; rotated
+images move BatchNorm's running statistics, with which upright ones are classified. After the first task the head learns
+new classes from memory only: with `replay_current: false` it learns them a task late.
 
 With the linear head, the MSE needs a smaller step than the other methods: SGD at lr 0.1 diverged within 9 steps of
 the second task on digits and on a part of CIFAR10. Preset `ocm` has the published Adam at lr 0.001.
