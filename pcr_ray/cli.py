@@ -41,3 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 def entry() -> None:
     sys.exit(run(main))
+
+
+if __name__ == "__main__":
+    entry()

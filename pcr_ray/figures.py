@@ -41,7 +41,8 @@ def lines(
     for index, (name, points) in enumerate(data.items()):
         order = sorted(points, key=sort_key)
         look = style(names.index(name))
-        dodge = 0.03 * (index - (len(data) - 1) / 2)  # intervals side by side, not on top of each other
+        step = min(0.03, 0.3 / len(data))
+        dodge = step * (index - (len(data) - 1) / 2)  # intervals side by side, not on top of each other
         axes.errorbar(
             [place[x] + dodge for x in order],
             [points[x].mean for x in order],

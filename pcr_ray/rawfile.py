@@ -11,10 +11,24 @@ import yaml
 from pcr_ray.errors import InputError
 
 
+class _Loader(yaml.SafeLoader):
+    """The safe loader, but a key that is there twice is an error: the first value would be lost without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.YAMLError(f"key '{key.value}' twice in one mapping, line {key.start_mark.line + 1}")
+                seen.add((key.tag, key.value))
+        return node
+
+
 def read_yaml(text: str) -> Any:
     """As `yaml.safe_load`, with one kind of error: a date of month 13 or deep nesting raise others there."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_Loader)
     except (ValueError, RecursionError) as error:
         raise yaml.YAMLError(str(error)) from None
 

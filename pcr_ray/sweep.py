@@ -172,6 +172,10 @@ def _run(sweep: Sweep, record: Record, options: argparse.Namespace, folder: Path
 
     launch.load_trainable(sweep.spec.trainable)
     spool = Spool(folder / "spool")
+    if not options.address:
+        with record.guarded():
+            ahead, _ = make_plan(sweep, record, spool.finished(), options.retry_failed)
+        _prepare_data(ahead.todo, data_root(options.data_root))  # before the record says that this sweep runs
     with record.guarded():
         parent = ParentRun(record, sweep)
         courier = Courier(spool, record, sweep.name, parent.run_id)
@@ -218,8 +222,6 @@ def _launch(plan: Plan, options: argparse.Namespace, folder: Path, spool: Spool,
             Path(storage).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--storage {storage}: cannot be used: {error}") from None
-    if not options.address:
-        _prepare_data(plan.todo, root)
     how = launch.Launch(
         name=spec.name,
         trainable=spec.trainable,

@@ -19,6 +19,8 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")
     p.add_argument("--port", type=int, default=5000, help="port (default: 5000)")
     options = p.parse_args(argv)
+    if not 1 <= options.port <= 65535:
+        raise InputError(f"--port {options.port}: needs a number from 1 to 65535")
     uri = tracking_uri(options.tracking_uri)
     if uri.startswith(("http://", "https://")):
         console.print(f"the store is a server and has its UI at {redact(uri)}", markup=False)

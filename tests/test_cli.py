@@ -34,6 +34,11 @@ def test_an_unknown_command_suggests_the_near_one(capsys: pytest.CaptureFixture[
     assert "did you mean 'sweep'" in capsys.readouterr().err
 
 
+def test_a_port_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(main, ["ui", "--port", "70000"]) == 2
+    assert "--port 70000: needs a number from 1 to 65535" in capsys.readouterr().err
+
+
 def test_lists_name_all_methods_and_datasets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0 and main(["datasets"]) == 0
     shown = capsys.readouterr().out

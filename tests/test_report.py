@@ -187,6 +187,14 @@ def test_figures_show_the_papers_numbers_also_of_methods_that_ignore_x() -> None
     assert min(axes.get_ylim()) <= 45.4
 
 
+def test_points_of_many_series_stay_near_their_x() -> None:
+    data = {f"METHOD-{i}": {100: estimate([50.0, 60.0]), 200: estimate([55.0])} for i in range(31)}
+    (axes,) = figures.lines(data, {}, {}, list(data), xlabel="buffer", ylabel="y", title="t").axes
+    xs = [container.lines[0].get_xdata() for container in axes.containers]
+    assert len({first for first, _ in xs}) == 31
+    assert all(abs(first) <= 0.15 and abs(second - 1) <= 0.15 for first, second in xs)
+
+
 @pytest.mark.parametrize("series", [2, 30])
 def test_figures_keep_room_for_their_plots_however_many_series_there_are(series: int) -> None:
     one = {f"METHOD-{i}": [[50.0, 40.0]] for i in range(series)}

@@ -46,6 +46,23 @@ def test_a_sweep_runs_all_trials_and_answers(undisturbed: tuple[Path, subprocess
     assert not list((folder / "runs/tiny/checkpoints").iterdir()), "finished trials need no checkpoint"
 
 
+def test_a_refused_command_leaves_the_record_of_the_sweep_as_it_is(undisturbed, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    folder, _ = undisturbed
+    client = MlflowClient(store(folder))
+    experiment = client.get_experiment_by_name("pcr_ray").experiment_id
+
+    def parent() -> tuple[str, str]:
+        (run,) = client.search_runs([experiment], "tags.`pcr_ray.kind` = 'sweep'")
+        return run.info.status, (Path(client.download_artifacts(run.info.run_id, "sweep.yaml"))).read_text()
+
+    before = parent()
+    refused = run_sweep(folder, tmp_path, "--set", "fixed.dataset=mini_imagenet")
+    assert refused.returncode == 2 and "mini_imagenet" in refused.stderr
+    assert parent() == before and before[0] == "FINISHED"
+
+
 def test_children_hang_under_one_parent_with_params_and_artifacts(undisturbed) -> None:
     from mlflow import MlflowClient
 

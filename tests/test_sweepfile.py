@@ -9,6 +9,7 @@ import yaml
 
 from pcr_ray import sweepfile
 from pcr_ray.errors import InputError
+from pcr_ray.rawfile import read_yaml
 from tests.sweeping import run_sweep
 
 SHIPPED = sorted((Path(__file__).parent.parent / "sweeps").glob("*.yaml"))
@@ -234,6 +235,15 @@ def test_what_yaml_cannot_read_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(InputError, match="not valid YAML"):
         sweepfile.load(tmp_path / "a.yaml")
+
+
+def test_a_key_that_is_there_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("name: a\ngrid:\n  lr: [0.1]\n  seed: [0]\n  lr: [0.01]\n")
+    with pytest.raises(InputError, match="key 'lr' twice in one mapping, line 5"):
+        sweepfile.load(file)
+    file.write_text("x: &x {lr: 0.1, seed: 1}\ny: {z: &z {<<: *x, lr: 0.2}}\nw: {<<: *z}\n")  # merging is no slip
+    assert read_yaml(file.read_text())["w"] == {"lr": 0.2, "seed": 1}
 
 
 def test_python_in_a_file_is_refused_not_run(tmp_path: Path) -> None:
