@@ -15,16 +15,17 @@ import yaml
 from rich.markup import escape
 from rich.table import Table
 
-from pcr_ray import figures, sweepfile
-from pcr_ray.answers import ANY, PREFIX, Answer, Cell, collect, heads, label, value_of, x_field
+from pcr_ray.analysis.render import Block, Code, Grid, Heading, Items, Paragraph, Picture, latex, markdown, page
+from pcr_ray.analysis.results import ANY, PREFIX, Answer, Cell, collect, heads, label, value_of, x_field
+from pcr_ray.analysis.stats import Estimate
+from pcr_ray.analysis.views import lines as figures
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
-from pcr_ray.record import Record, tracking_uri
 from pcr_ray.registry import did_you_mean
-from pcr_ray.render import Block, Code, Grid, Heading, Items, Paragraph, Picture, latex, markdown, page
-from pcr_ray.stats import Estimate
-from pcr_ray.sweepfile import Sweep
-from pcr_ray.sweepspec import NAME
+from pcr_ray.study import load as sweepfile
+from pcr_ray.study.load import Sweep
+from pcr_ray.study.schema import NAME
+from pcr_ray.tracking.store import Record, tracking_uri
 
 Curves = dict[tuple[str, str], list[float]]  # (identity, head) -> accuracy after each task
 PLOTS = 9  # learning curves of at most so many x values: more are too small to read

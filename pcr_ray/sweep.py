@@ -14,17 +14,17 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pcr_ray import sweepfile
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
 from pcr_ray.datasets import data_root, prepare
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.parent import ParentRun
-from pcr_ray.progress import Progress, duration
-from pcr_ray.record import Record, redact, tracking_uri
-from pcr_ray.spool import Courier, Spool
-from pcr_ray.sweepfile import Sweep
-from pcr_ray.sweepspec import Resources
+from pcr_ray.execution.progress import Progress, duration
+from pcr_ray.study import load as sweepfile
+from pcr_ray.study.load import Sweep
+from pcr_ray.study.schema import Resources
+from pcr_ray.tracking.spool import Courier, Spool
+from pcr_ray.tracking.store import Record, redact, tracking_uri
+from pcr_ray.tracking.sweep_run import ParentRun
 
 ALL_DONE, SOME_FAILED, INCOMPLETE = 0, 1, NotNowError.exit_code
 FLUSH_SECONDS = float(
@@ -125,7 +125,7 @@ def make_plan(sweep: Sweep, record: Record, spooled: set[str], retry_failed: boo
 
 
 def _dry_run(sweep: Sweep, record: Record, options: argparse.Namespace) -> int:
-    from pcr_ray import forecast
+    from pcr_ray.execution import forecast
 
     known: dict[str, Any] = {}
     if record.missing_file:  # do not make a database for a look
@@ -168,7 +168,7 @@ def _show_plan(plan: Plan, record: Record) -> None:
 
 
 def _run(sweep: Sweep, record: Record, options: argparse.Namespace, folder: Path) -> int:
-    from pcr_ray import launch
+    from pcr_ray.execution import tuner as launch
 
     launch.load_trainable(sweep.spec.trainable)
     spool = Spool(folder / "spool")
@@ -210,8 +210,9 @@ def _run(sweep: Sweep, record: Record, options: argparse.Namespace, folder: Path
 
 
 def _launch(plan: Plan, options: argparse.Namespace, folder: Path, spool: Spool, courier: Courier) -> Any:
-    from pcr_ray import forecast, launch
-    from pcr_ray.tracking import TuneTracker
+    from pcr_ray.execution import forecast
+    from pcr_ray.execution import tuner as launch
+    from pcr_ray.execution.callback import TuneTracker
 
     sweep, spec = plan.sweep, plan.sweep.spec
     root = data_root(options.data_root)
@@ -273,7 +274,7 @@ def _conclude(
     sweep: Sweep, record: Record, parent: ParentRun, folder: Path, code: int, options: argparse.Namespace
 ) -> None:  # fmt: skip
     from pcr_ray import report  # pandas and matplotlib: a dry run does without
-    from pcr_ray.answers import collect
+    from pcr_ray.analysis.results import collect
 
     answer = collect(sweep, record)
     report.write(answer, record, folder)

@@ -20,7 +20,7 @@ from rich.table import Table
 from pcr_ray.config import PRESETS, TrialConfig, preset, resolve_or_exit
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
-from pcr_ray.rawfile import read_yaml
+from pcr_ray.study.reader import read_yaml
 
 if TYPE_CHECKING:
     from pcr_ray.learner import Learner

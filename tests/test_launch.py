@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import ray
 
-from pcr_ray import launch
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
+from pcr_ray.execution import tuner as launch
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from pcr_ray import progress
 from pcr_ray.config import resolve
-from pcr_ray.forecast import key, seconds, work
+from pcr_ray.execution import progress
+from pcr_ray.execution.forecast import key, seconds, work
+from pcr_ray.execution.progress import Progress, duration
 from pcr_ray.methods import METHODS
-from pcr_ray.progress import Progress, duration
 
 
 @pytest.fixture

@@ -10,14 +10,16 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from pcr_ray import figures, report, sweepfile
-from pcr_ray.answers import collect, heads, paper_row
+from pcr_ray import report
+from pcr_ray.analysis.render import Grid, latex
+from pcr_ray.analysis.results import collect, heads, paper_row
+from pcr_ray.analysis.stats import estimate
+from pcr_ray.analysis.views import lines as figures
 from pcr_ray.errors import InputError
-from pcr_ray.parent import ParentRun
-from pcr_ray.record import Record, read_param, redact, tracking_uri
-from pcr_ray.render import Grid, latex
-from pcr_ray.spool import Courier, Spool
-from pcr_ray.stats import estimate
+from pcr_ray.study import load as sweepfile
+from pcr_ray.tracking.spool import Courier, Spool
+from pcr_ray.tracking.store import Record, read_param, redact, tracking_uri
+from pcr_ray.tracking.sweep_run import ParentRun
 
 CONTENT = {
     "name": "study",

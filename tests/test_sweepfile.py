@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pcr_ray import sweepfile
 from pcr_ray.errors import InputError
-from pcr_ray.rawfile import read_yaml
+from pcr_ray.study import load as sweepfile
+from pcr_ray.study.reader import read_yaml
 from tests.sweeping import run_sweep
 
 SHIPPED = sorted((Path(__file__).parent.parent / "sweeps").glob("*.yaml"))

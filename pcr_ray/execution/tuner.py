@@ -15,8 +15,8 @@ from typing import Any
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.record import redact
-from pcr_ray.sweepspec import Resources
+from pcr_ray.study.schema import Resources
+from pcr_ray.tracking.store import redact
 
 GPU_SHARE = 0.25  # a Reduced ResNet18 trial leaves most of a GPU idle
 

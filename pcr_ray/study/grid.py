@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pcr_ray.config import FIELDS, PRESETS, TrialConfig
-from pcr_ray.sweepspec import SweepFile
+from pcr_ray.study.schema import SweepFile
 
 MAX_TRIALS = 100_000
 DEFAULTS = {name: field.get_default() for name, field in TrialConfig.model_fields.items()}

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pcr_ray.config import TrialConfig
-from pcr_ray.spool import Courier
+from pcr_ray.tracking.spool import Courier
 
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
 

@@ -15,7 +15,7 @@ from ray.tune import Callback
 
 from pcr_ray.checkpoints import CheckpointStore
 from pcr_ray.config import TrialConfig
-from pcr_ray.spool import Courier, Spool
+from pcr_ray.tracking.spool import Courier, Spool
 
 
 class Watcher(Protocol):

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from pcr_ray.config import FIELDS, PRESETS, ConfigProblems, Problem, TrialConfig, explain, resolve
 from pcr_ray.errors import InputError, problems_error
-from pcr_ray.grids import adjusted, expand, is_field, matches, useless_rules
-from pcr_ray.rawfile import override, read_yaml, with_dotted_params
 from pcr_ray.registry import did_you_mean
-from pcr_ray.sweepspec import METRICS, SweepFile
+from pcr_ray.study.grid import adjusted, expand, is_field, matches, useless_rules
+from pcr_ray.study.reader import override, read_yaml, with_dotted_params
+from pcr_ray.study.schema import METRICS, SweepFile
 
 PAPER_KEYS = ("value", "ci", "head", "preset")  # of a row of the paper's numbers, beside fields of a trial
 

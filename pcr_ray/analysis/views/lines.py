@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pcr_ray.stats import Estimate, estimate
+from pcr_ray.analysis.stats import Estimate, estimate
 
 # Okabe and Ito's palette, readable with colour-blindness, with markers as a second cue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")

@@ -11,7 +11,7 @@ from typing import Any
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import DATASETS
 from pcr_ray.methods import METHODS
-from pcr_ray.record import read_param
+from pcr_ray.tracking.store import read_param
 
 BACKWARD = 2  # a backward pass over a forward one; evaluation is forward only
 KEY = ("dataset", "method", "model", "batch_size", "replay_batch_size", "views", "batchnorm")

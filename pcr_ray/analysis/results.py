@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from pcr_ray.analysis.stats import Estimate, estimate
 from pcr_ray.config import TrialConfig
-from pcr_ray.record import REASON, Record
-from pcr_ray.stats import Estimate, estimate
-from pcr_ray.sweepfile import PAPER_KEYS, Sweep, paper_trial
-from pcr_ray.sweepspec import METRICS, ReportSpec, SweepFile
+from pcr_ray.study.load import PAPER_KEYS, Sweep, paper_trial
+from pcr_ray.study.schema import METRICS, ReportSpec, SweepFile
+from pcr_ray.tracking.store import REASON, Record
 
 PREFIX = {"softmax": "", "ncm": "ncm_"}
 HEADED, SHARED = METRICS[:4], METRICS[4:]  # metrics that each head has, and those of the training

@@ -1,0 +1,1 @@
+"""What the numbers mean: frames, statistics, tables, figures, reports."""

@@ -1,0 +1,1 @@
+"""How it runs: the only room with Ray."""

@@ -1,0 +1,1 @@
+"""What is asked: a sweep file, from YAML to trials. No ray, no torch, no MLflow."""

@@ -1,0 +1,1 @@
+"""Where numbers live: the only room with MLflow."""
