@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from pcr_ray.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 GREY = (0.2989, 0.587, 0.114)
 TRIES = 10  # torchvision's number of attempts to find a crop that fits

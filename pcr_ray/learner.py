@@ -77,7 +77,7 @@ class Learner:
             raise InputError(f"buffer: {config.buffer} images do not fit into memory ({line})") from None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds.derive(config.seed, "init/method"))
-            return cls(config, net, memory, mean, std).to(self.device)
+            return cls.create(config, net, memory, mean, std).to(self.device)
 
     def _optimiser(self) -> torch.optim.Optimizer:
         config = self.config

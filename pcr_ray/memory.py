@@ -6,14 +6,16 @@ needs an answer from the device.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pcr_ray import seeds
+from pcr_ray.lazy import torch
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Recalled(Batch):
@@ -52,7 +54,7 @@ class Memory:
 
     def at(self, slots: np.ndarray | Tensor) -> Recalled:
         """The images in these slots; slots chosen on the device leave the host labels unknown (None)."""
-        if isinstance(slots, Tensor):
+        if isinstance(slots, torch.Tensor):
             return Recalled(self, slots, None)
         return Recalled(self, self._send(slots), self.host_labels[slots])
 

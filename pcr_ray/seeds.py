@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-import torch
+from pcr_ray.lazy import torch
 
 
 def derive(seed: int, purpose: str) -> int:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pcr_ray import seeds
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import Prepared
 from pcr_ray.errors import InputError
+from pcr_ray.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

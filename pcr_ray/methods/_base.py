@@ -9,20 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor, nn
 
 from pcr_ray import seeds
 from pcr_ray.augment import PIPELINES
 from pcr_ray.config import TrialConfig
+from pcr_ray.lazy import F, nn, torch
 from pcr_ray.memory import Memory, Recalled
-from pcr_ray.models import Network
 from pcr_ray.registry import Registry
 from pcr_ray.stream import Batch, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcr_ray.models import Network
+
+    Module = nn.Module
+else:
+    Module = object
 
 
 class Params(BaseModel):
@@ -49,8 +55,11 @@ WITHOUT_MEMORY = {
 }
 
 
-class Method(nn.Module):
-    """Holds the network and whatever else is learned; the learner calls `step` and `end_task`."""
+class Method(Module):
+    """Holds the network and whatever else is learned; the learner calls `step` and `end_task`.
+
+    Declared without torch, so that lists, plans and checks need none; `create` makes it the torch module that it is.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -73,6 +82,10 @@ class Method(nn.Module):
         super().__init_subclass__(**kwargs)
         if not cls.uses_memory:
             cls.inert = WITHOUT_MEMORY | cls.inert
+
+    @classmethod
+    def create(cls, config: TrialConfig, net: Network, memory: Memory, mean: list[float], std: list[float]) -> Method:
+        return type(cls.__name__, (cls, nn.Module), {})(config, net, memory, mean, std)
 
     def __init__(self, config: TrialConfig, net: Network, memory: Memory, mean: list[float], std: list[float]) -> None:
         super().__init__()
@@ -186,10 +199,9 @@ class Method(nn.Module):
         joint = self.net(torch.cat([v.images for v in views]))
         return list(joint.split([len(v.labels) for v in views]))
 
-    @torch.no_grad()
     def embed(self, images: Tensor, batch_size: int = 256) -> Tensor:
         """Features of stored images in evaluation mode, un-augmented."""
-        with self.evaluating():
+        with torch.no_grad(), self.evaluating():
             return torch.cat([self.net(self.normalised(self.pixels(part))) for part in images.split(batch_size)])
 
     @contextmanager

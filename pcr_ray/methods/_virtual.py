@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-from torch.func import functional_call
-
+from pcr_ray.lazy import nn, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods.er import ER
-from pcr_ray.models import Network
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcr_ray.models import Network
+
+    Gradients = list[tuple[nn.Parameter, Tensor | None]]
 
 
 @contextmanager
@@ -27,9 +31,6 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum in zip(norms, momenta):
             norm.momentum = momentum
-
-
-Gradients = list[tuple[nn.Parameter, Tensor | None]]
 
 
 class LookingAhead(ER):
@@ -71,11 +72,11 @@ class LookingAhead(ER):
 
 def logits_with(net: Network, parameters: dict[str, Tensor], images: Tensor) -> Tensor:
     """Logits of the network with other parameters."""
-    return functional_call(net, parameters, (images,), {"logits": True})
+    return torch.func.functional_call(net, parameters, (images,), {"logits": True})
 
 
 def outputs_with(net: Network, parameters: dict[str, Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
     """Features and logits of the network with other parameters."""
-    features = functional_call(net, parameters, (images,))
+    features = torch.func.functional_call(net, parameters, (images,))
     head = {name.removeprefix("head."): p for name, p in parameters.items() if name.startswith("head.")}
-    return features, functional_call(net.head, head, (features,))
+    return features, torch.func.functional_call(net.head, head, (features,))

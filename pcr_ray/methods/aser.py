@@ -24,17 +24,18 @@ with n = 2 31 (90.6 %; one run each). Split CIFAR10 with M = 100 is such a case;
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
+from pcr_ray.lazy import F, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method, Params
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ASERParams(Params):

@@ -15,15 +15,18 @@ Differences from the published system:
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from pydantic import Field
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+import numpy as np
+from pydantic import Field
+
+from pcr_ray.lazy import F, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method, Params
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class DERPPParams(Params):

@@ -11,13 +11,15 @@ Settled here, as the paper gives the ablation in words only:
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+from pcr_ray.lazy import F, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def selected_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -14,12 +14,14 @@ The head is linear: a cosine head has no length to align.
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
+from pcr_ray.lazy import F, nn, torch
 from pcr_ray.methods._base import METHODS
 from pcr_ray.methods.er import ER
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @METHODS.register("er_wa")
@@ -33,12 +35,11 @@ class ERWA(ER):
     def build(self) -> None:
         self.register_buffer("scale", torch.ones(len(self.net.head.weight)))
 
-    @torch.no_grad()
     def end_task(self) -> None:
         old, seen = self.task.old, self.task.seen
         self.scale.fill_(1)
         if old:
-            length = self.net.head.weight.norm(dim=1)
+            length = self.net.head.weight.detach().norm(dim=1)
             self.scale[old:seen] = length[:old].mean() / length[old:seen].mean()
 
     def logits(self, features: Tensor) -> Tensor:

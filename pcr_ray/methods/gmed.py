@@ -23,17 +23,18 @@ they came. The head is linear as there; ER itself has the cosine head of the PCR
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
+from pcr_ray.lazy import F, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Params
 from pcr_ray.methods._virtual import LookingAhead, frozen_statistics, logits_with
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class GMEDParams(Params):

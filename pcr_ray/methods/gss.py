@@ -19,18 +19,18 @@ linear; ER itself has the cosine head of the PCR paper's equation here (`head: c
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
-from torch.func import functional_call, grad, vmap
 
+from pcr_ray.lazy import F, torch
 from pcr_ray.methods._base import METHODS, Params
 from pcr_ray.methods.er import ER
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FIRST = 0.1  # the score of images that find the memory empty
 
@@ -109,12 +109,14 @@ class GSS(ER):
         parameters = {name: p.detach() for name, p in self.net.named_parameters()}
 
         def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-            logits = functional_call(self.net, parameters, (image[None],), {"logits": True})
+            logits = torch.func.functional_call(self.net, parameters, (image[None],), {"logits": True})
             return F.cross_entropy(logits[:, : self.task.seen], label[None])
 
         # Inside vmap dynamo cannot compile; unless told, it would also give up on the network for good.
         with self.evaluating(), torch.compiler.set_stance("force_eager"):
-            by_name = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, self.prepared(batch.images), batch.labels)
+            by_name = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(
+                parameters, self.prepared(batch.images), batch.labels
+            )
         return torch.cat([g.flatten(1) for g in by_name.values()], 1)
 
     def prepared(self, images: Tensor) -> Tensor:

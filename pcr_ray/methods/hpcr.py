@@ -17,17 +17,20 @@ Differences from the authors' public code:
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, cast
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
+from pcr_ray.lazy import F, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method, Params
 from pcr_ray.methods.pcr import pcr_loss
-from pcr_ray.models import CosineHead
 from pcr_ray.stream import Batch, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcr_ray.models import CosineHead
 
 
 class HPCRParams(Params):
@@ -84,8 +87,7 @@ class HPCR(Method):
         copies = len(logits[1]) // len(memory)  # stored once an image, compared once a view
         stored = {name: values.repeat(copies, 1) for name, values in memory.extras.items()}
         total = total + p.alpha * F.mse_loss(logits[1][:, labels], stored["logits"][:, labels])
-        head = self.net.head
-        assert isinstance(head, CosineHead)  # see `heads`
+        head = cast("CosineHead", self.net.head)  # see `heads`
         return total + p.beta * structure_loss(head.between(features[1]), head.between(stored["features"]))
 
     def remember(self, batch: Batch) -> None:

@@ -31,17 +31,18 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
 
 from pcr_ray import seeds
+from pcr_ray.lazy import F, nn, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method, Params, Views
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PROJECTION = 128
 ROTATIONS = 16

@@ -14,12 +14,15 @@ Differences from the authors' public code:
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+from pcr_ray.lazy import torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def pcr_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -14,13 +14,17 @@ Settled here, as the paper says only that anchor-to-sample pairs are kept beside
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, cast
 
+from pcr_ray.lazy import torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method
-from pcr_ray.models import CosineHead
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pcr_ray.models import CosineHead
 
 
 def pcr_samples_loss(logits: Tensor, similarity: Tensor, labels: Tensor) -> Tensor:
@@ -44,6 +48,5 @@ class PCRC(Method):
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         views = [self.views(b) for b in (batch, memory) if b is not None]
         features = torch.cat(self.features(*views))
-        head = self.net.head
-        assert isinstance(head, CosineHead)  # see `heads`
+        head = cast("CosineHead", self.net.head)  # see `heads`
         return pcr_samples_loss(head(features), head.between(features), torch.cat([v.labels for v in views]))

@@ -16,14 +16,17 @@ Differences from the published system:
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from pydantic import Field
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
+from pydantic import Field
+
+from pcr_ray.lazy import F, nn, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method, Params, nearest_mean
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PROJECTION = 128
 

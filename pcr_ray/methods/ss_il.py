@@ -14,12 +14,15 @@ for the classes of the current task.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+from pcr_ray.lazy import F
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method
 from pcr_ray.stream import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @METHODS.register("ss_il")
