@@ -15,9 +15,9 @@ from statistics import median
 
 from rich.table import Table
 
-from pcr_ray.config import resolve_or_exit
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
+from pcr_ray.study.resolve import resolve_or_exit
 
 
 def main(argv: Sequence[str]) -> int:

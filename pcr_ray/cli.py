@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
-from pcr_ray.registry import did_you_mean
+from pcr_ray.text import did_you_mean
 
 COMMANDS = {
     "sweep": ("pcr_ray.sweep:main", "run a sweep file on Ray, recorded in MLflow"),

@@ -19,6 +19,7 @@ from pcr_ray.checkpoints import NAME as CHECKPOINT
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import data_root, prepare
 from pcr_ray.errors import DivergedError, InputError
+from pcr_ray.identity import identity
 from pcr_ray.memory import Memory
 from pcr_ray.methods import METHODS, Method
 from pcr_ray.methods._base import nearest_mean
@@ -169,7 +170,7 @@ class Learner:
         trained = sum(self.stream.samples(t) for t in range(self.tasks_done))
         out: dict[str, Any] = {
             "config": self.config.model_dump(),
-            "identity": self.config.identity,
+            "identity": identity(self.config),
             "data_fingerprint": self.fingerprint,
             "class_order": [self.class_names[c] for c in self.stream.class_order],
             "tasks_done": self.tasks_done,

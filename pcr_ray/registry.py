@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pcr_ray.errors import InputError
+from pcr_ray.text import did_you_mean
 
 
 class Named(Protocol):
@@ -16,12 +16,6 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
-
-
-def did_you_mean(name: str, known: list[str]) -> str:
-    """`; did you mean 'x'?`, or the list of what there is when nothing is near."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"
 
 
 class Registry(Generic[T]):

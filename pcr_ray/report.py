@@ -21,10 +21,10 @@ from pcr_ray.analysis.stats import Estimate
 from pcr_ray.analysis.views import lines as figures
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
-from pcr_ray.registry import did_you_mean
 from pcr_ray.study import load as sweepfile
 from pcr_ray.study.load import Sweep
 from pcr_ray.study.schema import NAME
+from pcr_ray.text import did_you_mean
 from pcr_ray.tracking.store import Record, tracking_uri
 
 Curves = dict[tuple[str, str], list[float]]  # (identity, head) -> accuracy after each task

@@ -18,12 +18,13 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
 from pcr_ray.datasets import data_root, prepare
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution.progress import Progress, duration
+from pcr_ray.execution.progress import Progress
 from pcr_ray.study import load as sweepfile
 from pcr_ray.study.load import Sweep
 from pcr_ray.study.schema import Resources
+from pcr_ray.text import duration, redact
 from pcr_ray.tracking.spool import Courier, Spool
-from pcr_ray.tracking.store import Record, redact, tracking_uri
+from pcr_ray.tracking.store import Record, tracking_uri
 from pcr_ray.tracking.sweep_run import ParentRun
 
 ALL_DONE, SOME_FAILED, INCOMPLETE = 0, 1, NotNowError.exit_code

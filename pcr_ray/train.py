@@ -17,10 +17,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pcr_ray.config import PRESETS, TrialConfig, preset, resolve_or_exit
+from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
+from pcr_ray.study.presets import PRESETS, preset
 from pcr_ray.study.reader import read_yaml
+from pcr_ray.study.resolve import resolve_or_exit
 
 if TYPE_CHECKING:
     from pcr_ray.learner import Learner

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
-from pcr_ray.tracking.store import Record, redact, tracking_uri
+from pcr_ray.text import redact
+from pcr_ray.tracking.store import Record, tracking_uri
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
 from pcr_ray.methods import Method
 from pcr_ray.stream import Batch
+from pcr_ray.study.resolve import resolve
 
 
 def fresh(root: Path, method: str, **config: Any) -> Learner:

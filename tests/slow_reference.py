@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
 from pcr_ray.models import CosineHead
+from pcr_ray.study.resolve import resolve
 
 CLASSES, OLD, SEEN = 10, 3, 7  # in the second of three tasks
 DIM, LR = 6, 0.05

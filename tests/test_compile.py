@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
 from pcr_ray.methods import METHODS
+from pcr_ray.study.resolve import resolve
 
 graphs = []  # of all methods: what one has traced serves the others, as in a worker that runs trial after trial
 

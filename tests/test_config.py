@@ -1,6 +1,5 @@
 """One trial's configuration: what is filled in, what is refused and how, and what a trial's identity means."""
 
-import ast
 import json
 import subprocess
 import sys
@@ -10,10 +9,13 @@ import pytest
 import yaml
 
 import pcr_ray
-from pcr_ray.config import FIELDS, GAMMA, PRESETS, ConfigProblems, TrialConfig, preset, resolve, resolve_or_exit
+from pcr_ray.config import FIELDS, GAMMA, TrialConfig
 from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import InputError
+from pcr_ray.identity import identity
 from pcr_ray.methods import METHODS
+from pcr_ray.study.presets import PRESETS, preset
+from pcr_ray.study.resolve import ConfigProblems, resolve, resolve_or_exit
 
 REPOSITORY = Path(pcr_ray.__file__).parent.parent
 
@@ -190,7 +192,7 @@ def test_fields_that_cannot_matter_do_not_change_the_identity():
         [{"optimiser": "sgd", **extra} for extra in ({}, {"betas": [0.5, 0.5]})],
         [{"optimiser": "adam", **extra} for extra in ({}, {"momentum": 0.5})],
     ]  # fmt: skip
-    identities = [{resolve(raw).identity for raw in group} for group in same]
+    identities = [{identity(resolve(raw)) for raw in group} for group in same]
     assert [len(group) for group in identities] == [1] * len(same)
     assert len(set.union(*identities)) == len(same)
 
@@ -198,8 +200,8 @@ def test_fields_that_cannot_matter_do_not_change_the_identity():
 def test_spelling_out_a_default_is_the_same_trial():
     config = resolve({"method": "er"})
     explicit = {k: v for k, v in config.model_dump().items() if v is not None}
-    assert resolve(explicit).identity == config.identity
-    assert resolve({"method": "er", "lr": 1}).identity == resolve({"method": "er", "lr": 1.0}).identity
+    assert identity(resolve(explicit)) == identity(config)
+    assert identity(resolve({"method": "er", "lr": 1})) == identity(resolve({"method": "er", "lr": 1.0}))
 
 
 def test_every_field_makes_another_trial():
@@ -210,53 +212,30 @@ def test_every_field_makes_another_trial():
                "head": "linear", "gamma": 5.0, "optimiser": "sgd", "lr": 0.2, "betas": [0.8, 0.9],
                "weight_decay": 0.1, "augment": "none", "views": "augmented", "batchnorm": "joint",
                "normalise": True, "proxy_gradients": True, "seed": 1}  # fmt: skip
-    identities = {resolve({**base, field: value}).identity for field, value in changes.items()}
-    identities.add(resolve({**base, "optimiser": "sgd", "momentum": 0.5}).identity)
+    identities = {identity(resolve({**base, field: value})) for field, value in changes.items()}
+    identities.add(identity(resolve({**base, "optimiser": "sgd", "momentum": 0.5})))
     folder = {**base, "dataset": "folder", "folder": "a", "image_size": 32, "tasks": 2}
-    identities |= {resolve({**folder, **change}).identity for change in ({}, {"folder": "b"}, {"image_size": 64})}
+    identities |= {identity(resolve({**folder, **change})) for change in ({}, {"folder": "b"}, {"image_size": 64})}
     assert changes.keys() | {"momentum", "folder", "image_size", "params"} == set(FIELDS)
-    assert resolve(base).identity not in identities
+    assert identity(resolve(base)) not in identities
     assert len(identities) == len(changes) + 1 + 3
 
 
 def test_parameters_of_the_method_make_another_trial():
     config = resolve({})
     other = TrialConfig.model_validate({**config.model_dump(), "params": {"alpha": 0.5}})
-    assert other.identity != config.identity
+    assert identity(other) != identity(config)
     assert other.flat()["params.alpha"] == 0.5
 
 
 def test_the_identity_is_the_same_in_every_process_and_order_of_fields():
     raw = {"method": "er", "seed": 3, "lr": 0.05, "betas": [0.9, 0.99]}
-    code = "import json, sys; from pcr_ray.config import resolve; print(resolve(json.loads(sys.argv[1])).identity)"
+    code = (
+        "import json, sys; from pcr_ray.identity import identity; from pcr_ray.study.resolve import resolve;"
+        "print(identity(resolve(json.loads(sys.argv[1]))))"
+    )
     backwards = json.dumps(dict(reversed(raw.items())))
     run = subprocess.run(
         [sys.executable, "-c", code, backwards], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    assert run.stdout.strip() == resolve(raw).identity
-
-
-# Who may import whom
-
-
-def test_the_configuration_needs_neither_torch_nor_ray():
-    code = "import sys, pcr_ray.config; print([m for m in ('torch', 'ray', 'mlflow') if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
-
-
-def imported(file):
-    """Top-level names of the packages that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield (node.module or "").split(".")[0]
-
-
-def test_only_launch_tracking_and_progress_know_ray_and_nothing_knows_the_trainables():
-    files = sorted((REPOSITORY / "pcr_ray").rglob("*.py"))
-    assert len(files) > 20
-    know_ray = {f.stem for f in files if "ray" in imported(f)}
-    assert know_ray <= {"launch", "tracking", "progress"}
-    assert not [f.name for f in files if "trainables" in imported(f)]
+    assert run.stdout.strip() == identity(resolve(raw))

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from pcr_ray.config import TrialConfig, resolve
+from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import DATASETS, Dataset, mini_imagenet, prepare
 from pcr_ray.errors import DataError
+from pcr_ray.study.resolve import resolve
 from tests.made_images import Splits, assert_holds, assert_same, random_splits, write_folder
 
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pcr_ray import learner as learner_module
-from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
 from pcr_ray.methods import METHODS, Method
+from pcr_ray.study.resolve import resolve
 
 # Kernels that read a value back inside, whose result has a shape that depends on values, or, as lift_fresh
 # in torch.tensor([...], device=...), that stand for a blocking copy.

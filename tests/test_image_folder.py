@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pcr_ray.config import TrialConfig, resolve
+from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import prepare
 from pcr_ray.errors import DataError
+from pcr_ray.study.resolve import resolve
 from tests.made_images import assert_holds, random_splits, write_folder
 
 RED, GREEN, BLUE = (250, 10, 20), (30, 240, 40), (20, 10, 245)

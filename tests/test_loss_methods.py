@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
 from pcr_ray.methods import METHODS, Method
 from pcr_ray.methods.agem import project
 from pcr_ray.stream import Task
+from pcr_ray.study.resolve import resolve
 from tests.slow_reference import (
     CLASSES,
     LR,

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pcr_ray.config import resolve
 from pcr_ray.methods.aser import knn_shapley, per_class
 from pcr_ray.stream import Batch
+from pcr_ray.study.resolve import resolve
 from tests.methods_support import fresh, twin, warmed
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from pcr_ray.config import resolve
 from pcr_ray.methods.er_dvc import negative_entropy
+from pcr_ray.study.resolve import resolve
 from tests.methods_support import cross_entropies, exact, scaled, twin, warmed
 
 

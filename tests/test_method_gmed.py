@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pcr_ray.config import resolve
+from pcr_ray.study.resolve import resolve
 from tests.methods_support import cross_entropies, exact, twin, warmed
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pcr_ray.config import ConfigProblems, TrialConfig, resolve
+from pcr_ray.config import TrialConfig
 from pcr_ray.learner import Learner
 from pcr_ray.methods import Method
 from pcr_ray.methods.hpcr import schedule, structure_loss
 from pcr_ray.stream import Batch
+from pcr_ray.study.resolve import ConfigProblems, resolve
 from tests.slow_reference import same_views
 
 

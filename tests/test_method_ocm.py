@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pcr_ray.config import TrialConfig, resolve
+from pcr_ray.config import TrialConfig
 from pcr_ray.learner import Learner
 from pcr_ray.methods import Method
 from pcr_ray.methods.ocm import log_probabilities, rotations, same_label_loss, similarity, stream_loss
+from pcr_ray.study.resolve import resolve
 
 FLOOR = 1e-8
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pcr_ray.config import TrialConfig, resolve
+from pcr_ray.config import TrialConfig
 from pcr_ray.learner import Learner
 from pcr_ray.memory import Recalled
 from pcr_ray.methods.scr import supcon_loss
 from pcr_ray.stream import Batch
+from pcr_ray.study.resolve import resolve
 
 
 def trial(**fields: object) -> TrialConfig:

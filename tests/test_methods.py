@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from pcr_ray import models
-from pcr_ray.config import ConfigProblems, resolve
 from pcr_ray.learner import Learner
 from pcr_ray.methods import METHODS, Method
+from pcr_ray.study.resolve import ConfigProblems, resolve
 
 methods = pytest.mark.parametrize("method", METHODS.names())
 

@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from pcr_ray.augment import GREY, PIPELINES, crop_resize
-from pcr_ray.config import ConfigProblems, preset, resolve
+from pcr_ray.identity import identity
 from pcr_ray.learner import Learner
+from pcr_ray.study.presets import preset
+from pcr_ray.study.resolve import ConfigProblems, resolve
 
 OCM = PIPELINES["ocm"]
 
@@ -117,7 +119,7 @@ def test_replay_per_class_must_be_positive_and_does_not_matter_without_memory() 
     with pytest.raises(ConfigProblems, match="replay_per_class"):
         resolve({"replay_per_class": 0})
     without = resolve({"method": "finetune", "replay_per_class": 7})
-    assert without.identity == resolve({"method": "finetune"}).identity
+    assert identity(without) == identity(resolve({"method": "finetune"}))
 
 
 def test_the_ocm_preset_is_a_valid_trial_of_the_second_table() -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from pcr_ray.config import resolve
 from pcr_ray.learner import Learner
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import mean_per_class, nearest_mean
 from pcr_ray.methods.pcr import pcr_loss
 from pcr_ray.models import CosineHead
 from pcr_ray.stream import Batch
+from pcr_ray.study.resolve import resolve
 
 GAMMA = 1 / 0.09
 

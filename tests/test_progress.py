@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from pcr_ray.config import resolve
 from pcr_ray.execution import progress
 from pcr_ray.execution.forecast import key, seconds, work
-from pcr_ray.execution.progress import Progress, duration
+from pcr_ray.execution.progress import Progress
 from pcr_ray.methods import METHODS
+from pcr_ray.study.resolve import resolve
+from pcr_ray.text import duration
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from pcr_ray.analysis.stats import estimate
 from pcr_ray.analysis.views import lines as figures
 from pcr_ray.errors import InputError
 from pcr_ray.study import load as sweepfile
+from pcr_ray.text import redact
 from pcr_ray.tracking.spool import Courier, Spool
-from pcr_ray.tracking.store import Record, read_param, redact, tracking_uri
+from pcr_ray.tracking.store import Record, read_param, tracking_uri
 from pcr_ray.tracking.sweep_run import ParentRun
 
 CONTENT = {

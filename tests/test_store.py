@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pcr_ray.config import TrialConfig, resolve
+from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import data_root, prepare
 from pcr_ray.errors import DataError
+from pcr_ray.study.resolve import resolve
 from tests.made_images import Splits, assert_holds, assert_same, random_splits, write_folder
 
 NAMES = [f"class {c}" for c in range(10)]

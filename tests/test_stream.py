@@ -10,12 +10,13 @@ import pytest
 import torch
 from scipy import stats
 
-from pcr_ray.config import TrialConfig, resolve
+from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import Prepared, prepare
 from pcr_ray.errors import InputError
 from pcr_ray.learner import Learner
 from pcr_ray.methods import METHODS
 from pcr_ray.stream import Batch, Stream
+from pcr_ray.study.resolve import resolve
 from tests.made_images import Splits, random_splits, write_folder
 
 CPU = torch.device("cpu")

@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 import pcr_ray
-from pcr_ray.config import resolve
 from pcr_ray.console import run
+from pcr_ray.identity import identity
 from pcr_ray.learner import CHECKPOINT
+from pcr_ray.study.resolve import resolve
 from pcr_ray.train import main
 
 REPOSITORY = Path(pcr_ray.__file__).parent.parent
@@ -81,7 +82,7 @@ def test_the_json_says_which_trial_it_was_and_how_fast(results):
     options = dict(zip((o.removeprefix("--") for o in TRIAL[::2]), TRIAL[1::2]))
     config = resolve(options, strict=False)
     assert results["pcr"]["config"] == config.model_dump()
-    assert results["pcr"]["identity"] == config.identity
+    assert results["pcr"]["identity"] == identity(config)
     assert results["pcr"]["samples_per_second"] > 0
     assert len(results["pcr"]["loss"]) == 5
 

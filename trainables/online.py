@@ -15,23 +15,24 @@ from pcr_ray.learner import Learner
 class OnlineTrainable(tune.Trainable):
     """Continues from the trial's own checkpoint, whichever worker or earlier sweep wrote it.
 
-    `config["case"]` has `trial` (a resolved TrialConfig as a dict) and `run` (data root, storage, CPUs).
+    `config["case"]` has the trial's `identity`, `trial` (a resolved TrialConfig as a dict) and `run` (data root,
+    storage, CPUs).
     """
 
     def setup(self, config: dict[str, Any]) -> None:
         self.learner: Learner | None = None  # let go of the last trial before the next is built
         self.trouble: Exception | None = None
         try:
-            self._build(config["case"]["trial"], config["case"]["run"])
+            self._build(**config["case"])
         except Exception as error:
             self.trouble = error  # raised in `step`: Tune retries only trials that run
 
-    def _build(self, trial: dict[str, Any], run: dict[str, Any]) -> None:
+    def _build(self, identity: str, trial: dict[str, Any], run: dict[str, Any]) -> None:
         import torch
 
         torch.set_num_threads(max(1, int(run["cpus"])))
         config = TrialConfig.model_validate(trial)
-        self.store = CheckpointStore(run["storage"], config.identity)
+        self.store = CheckpointStore(run["storage"], identity)
         self.learner = Learner(config, root=run["data_root"], compile=run["compile"])
         self.store.load(self.learner)
 

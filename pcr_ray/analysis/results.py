@@ -159,7 +159,7 @@ def paper_row(spec: SweepFile, trial: TrialConfig, head: str) -> Mapping[str, An
 
 def _alike(trial: TrialConfig, other: TrialConfig) -> bool:
     """The same but for what has no effect on whose number stands beside whose."""
-    return trial.model_copy(update={k: getattr(other, k) for k in WITHOUT_EFFECT}).identity == other.identity
+    return trial.model_copy(update={k: getattr(other, k) for k in WITHOUT_EFFECT}) == other
 
 
 def label(cell: Cell, sweep: Sweep) -> str:

@@ -13,21 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pcr_ray.config import TrialConfig
+from pcr_ray.text import duration
 from pcr_ray.tracking.spool import Courier
 
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
-
-
-def duration(seconds: float) -> str:
-    """3723 -> '1 h 02 min'."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours / 24:.1f} days"
 
 
 class Progress:

@@ -16,7 +16,7 @@ from typing import Any
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.study.schema import Resources
-from pcr_ray.tracking.store import redact
+from pcr_ray.text import redact
 
 GPU_SHARE = 0.25  # a Reduced ResNet18 trial leaves most of a GPU idle
 

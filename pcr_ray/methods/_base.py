@@ -36,6 +36,7 @@ class Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {}  # defaults that differ on some datasets
+    added: ClassVar[dict[str, Any]] = {}  # parameters added later: the value that means "as before", see identity.py
 
 
 @dataclass

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pcr_ray.config import FIELDS, PRESETS, TrialConfig
+from pcr_ray.config import FIELDS, TrialConfig
+from pcr_ray.study.presets import PRESETS
 from pcr_ray.study.schema import SweepFile
 
 MAX_TRIALS = 100_000

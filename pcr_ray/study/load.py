@@ -15,12 +15,16 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from pcr_ray.config import FIELDS, PRESETS, ConfigProblems, Problem, TrialConfig, explain, resolve
+from pcr_ray.config import FIELDS, TrialConfig
 from pcr_ray.errors import InputError, problems_error
-from pcr_ray.registry import did_you_mean
+from pcr_ray.identity import identity
+from pcr_ray.methods import METHODS
 from pcr_ray.study.grid import adjusted, expand, is_field, matches, useless_rules
+from pcr_ray.study.presets import PRESETS
 from pcr_ray.study.reader import override, read_yaml, with_dotted_params
+from pcr_ray.study.resolve import ConfigProblems, Problem, explain, resolve
 from pcr_ray.study.schema import METRICS, SweepFile
+from pcr_ray.text import did_you_mean
 
 PAPER_KEYS = ("value", "ci", "head", "preset")  # of a row of the paper's numbers, beside fields of a trial
 
@@ -150,8 +154,6 @@ def _check_names(spec: SweepFile) -> list[str]:
     ]
     if len(spec.report.heads) != len(set(spec.report.heads)) or not spec.report.heads:
         problems.append("report.heads: give softmax, ncm or both, each once")
-    from pcr_ray.methods import METHODS
-
     problems += [
         f"report.ncm: unknown method '{m}'{did_you_mean(m, METHODS.names())}"
         for m in spec.report.ncm or []
@@ -177,13 +179,13 @@ def _resolve_all(
                 own = "; give each method with it an entry in grids" if origin.startswith("grid.params.") else ""
                 found[f"{origin}: {p.message}{own}"] += 1
             continue
-        identity = config.identity
-        if identity not in trials:
-            trials[identity], raws[identity] = config, (place, raw)
+        key = identity(config, spec.trainable)
+        if key not in trials:
+            trials[key], raws[key] = config, (place, raw)
             continue
         collapsed += 1
-        if raw == raws[identity][1] and not doubles:
-            found[f"{place}: duplicates of trials in {raws[identity][0]}; remove one of them"] += 1
+        if raw == raws[key][1] and not doubles:
+            found[f"{place}: duplicates of trials in {raws[key][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
     return Sweep(spec, trials, collapsed, _varying([raw for _, raw in combinations]))
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pcr_ray.identity import TRAINABLE
+
 METRICS = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting", "loss", "samples_per_second")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -47,7 +49,7 @@ class SweepFile(BaseModel):
     model_config = STRICT
     name: str = Field(pattern=NAME)
     description: str = ""
-    trainable: str = "trainables.online:OnlineTrainable"
+    trainable: str = TRAINABLE
     presets: list[str] = Field(default_factory=list)
     fixed: dict[str, Any] = Field(default_factory=dict)
     grid: dict[str, Any] = Field(default_factory=dict)

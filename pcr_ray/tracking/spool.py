@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pcr_ray.text import redact
 from pcr_ray.tracking import trial_files as artifacts
-from pcr_ray.tracking.store import IDENTITY, KIND, PARENT, REASON, SWEEP, Record, param_text, redact
+from pcr_ray.tracking.store import IDENTITY, KIND, PARENT, REASON, SWEEP, Record, param_text
 
 PATIENCE = (1.0, 30.0)  # seconds between attempts while the store is away: first, longest
 TERMINAL = "end"

@@ -6,13 +6,13 @@ import contextlib
 import json
 import logging
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from pcr_ray.errors import InputError
+from pcr_ray.text import redact
 
 EXPERIMENT = "pcr_ray"
 KIND, IDENTITY, SWEEP, REASON = "pcr_ray.kind", "pcr_ray.identity", "pcr_ray.sweep", "pcr_ray.reason"
@@ -25,12 +25,6 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 logging.getLogger("alembic").setLevel(logging.WARNING)
-
-
-def redact(text: object) -> str:
-    """Without user names and passwords of any URI in it."""
-    text = re.sub(r"(://)[^/\s]*@", r"\1***@", str(text))
-    return re.sub(r"(?i)\b(password|token|secret|pwd)=[^&\s'\"]+", r"\1=***", text)
 
 
 def tracking_uri(given: str | None = None) -> str:

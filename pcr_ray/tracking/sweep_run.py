@@ -11,7 +11,8 @@ from typing import Any
 
 from pcr_ray import __version__
 from pcr_ray.study.load import Sweep
-from pcr_ray.tracking.store import KIND, SWEEP, Record, redact
+from pcr_ray.text import redact
+from pcr_ray.tracking.store import KIND, SWEEP, Record
 
 PACKAGES = ("torch", "torchvision", "ray", "mlflow", "numpy", "scikit-learn", "pillow")
 REPORT_FILES = ("results.csv", "report.md", "report.html", "table.tex", "*.png")

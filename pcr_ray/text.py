@@ -1,0 +1,42 @@
+"""Words for people: near names, durations, and texts without credentials."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?`, or the list of what there is when nothing is near."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"
+
+
+def duration(seconds: float) -> str:
+    """3723 -> '1 h 02 min'."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def redact(text: object) -> str:
+    """Without user names and passwords of any URI in it."""
+    text = re.sub(r"(://)[^/\s]*@", r"\1***@", str(text))
+    return re.sub(r"(?i)\b(password|token|secret|pwd)=[^&\s'\"]+", r"\1=***", text)
+
+
+def first_line(error: object, limit: int = 300) -> str:
+    """What an error says, in one line without credentials; its kind where it says nothing."""
+    lines = redact(error).strip().splitlines()
+    return lines[0][:limit] if lines else type(error).__name__
+
+
+def count(number: int, noun: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
