@@ -136,6 +136,52 @@ print([m for m in ("torch", "torchvision", "ray", "mlflow", "pandas", "sklearn")
     assert run.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0), (["--version"], 0), (["sweep", "--help"], 0), (["train", "--help"], 0), (["methods"], 0),
+        (["sweep", "sweeps/nowhere.yaml"], 2), (["sweep", "README.md"], 2), (["sweep", "sweeps/paper/table1.csv"], 2),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)  # fmt: skip
+def test_quick_answers_import_nothing_heavy(arguments: list[str], code: int) -> None:
+    """torch, ray and MLflow take seconds each."""
+    script = f"""
+import sys
+from pcr_ray.console import run
+from pcr_ray.cli import main
+try:
+    code = run(main, {arguments!r})
+except SystemExit as end:
+    code = end.code
+heavy = [m for m in ("torch", "ray", "mlflow", "pandas", "matplotlib") if m in sys.modules]
+print("\\n", code, heavy)
+"""
+    run = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1].strip() == f"{code} []", run.stdout + run.stderr
+
+
+def test_a_dry_run_that_needs_no_calibration_imports_no_torch(tmp_path: Path) -> None:
+    """The trials of the record are all done; MLflow is asked, torch and ray are not."""
+    from pcr_ray.study.load import load
+    from pcr_ray.tracking.store import Store
+    from tests.recorded import deliver
+
+    file = tmp_path / "study.yaml"
+    file.write_text("{name: study, fixed: {dataset: digits, tasks: 2}, grid: {method: [pcr], seed: [0]}}")
+    store = Store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    deliver(store, load(file), tmp_path)
+    script = f"""
+import sys
+from pcr_ray.sweep import main
+code = main([{str(file)!r}, "--dry-run", "--tracking-uri", {store.uri!r}, "--data-root", {str(tmp_path)!r}])
+print(code, [m for m in ("torch", "ray", "matplotlib") if m in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "0 []", run.stdout
+    assert "1 done, 0 to run" in run.stdout
+
+
 def test_importing_changes_no_environment() -> None:
     code = f"""
 import importlib, os

@@ -16,6 +16,7 @@ from pcr_ray.tracking.runs import Status, TrialRun
 from pcr_ray.tracking.store import Store
 
 UNKNOWN = "its code was not recorded"
+DATA = "the data of "
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Plan:
         if self.outdated:
             sources = Counter(source for sources in self.outdated.values() for source in sources)
             names = [name for name, _ in sources.most_common(3)] + ["…"] * (len(sources) > 3)
-            parts[0] += f" ({len(self.outdated)} of them with other code: {', '.join(names)})"
+            kinds = sorted({"data" if source.startswith(DATA) else "code" for source in sources})
+            parts[0] += f" ({len(self.outdated)} of them with other {' or '.join(kinds)}: {', '.join(names)})"
         if self.failed:
             parts.append(f"{len(self.failed)} failed before")
         again = f", {len(self.again)} of them again" if self.again else ""
@@ -77,4 +79,4 @@ def _differences(trial: TrialConfig, trainable: str, run: TrialRun, root: Path) 
         return [UNKNOWN]
     names = changed(run.sources, code_of(trial, trainable).sources)
     data = known_fingerprint(trial, root)
-    return names + ([f"data of {trial.dataset}"] if data and run.data and data != run.data else [])
+    return names + ([f"{DATA}{trial.dataset}"] if data and run.data and data != run.data else [])
