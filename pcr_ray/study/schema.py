@@ -21,7 +21,6 @@ class Resources(BaseModel):
     gpu: float | None = Field(
         None, ge=0, le=10_000, description="GPUs per trial; a fraction lets trials share one; default: a share if any"
     )
-    autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of failing at once")
 
     def __str__(self) -> str:
         gpu = "a share of a GPU where there is one" if self.gpu is None else f"{self.gpu:g} GPU"
