@@ -45,6 +45,7 @@ class ReportSpec(BaseModel):
     series: str = "method"
     classifiers: list[str] = Field(default=list(CLASSIFIERS))
     ncm: list[str] | None = Field(None, description="methods whose nearest-mean classifier is shown; default: all")
+    baseline: str = Field("", description="the series that all are compared with; default: the leader at each x")
     paper: str | list[dict[str, Any]] = Field(default_factory=list)
 
 
