@@ -16,6 +16,7 @@ ENDED = ("Complete", "Failed")  # of jobDeploymentStatus
 POLL_SECONDS = 2.0
 GONE_SECONDS = 180  # for the old job's pods to end, before its name is free
 TIMEOUT = (5, 60)  # seconds to connect and to answer
+DAY = 86_400
 NO_CLIENT = (
     "the Kubernetes client is not installed: pip install 'pcr_ray[kubernetes]', "
     "or let kubectl do it: pcr-ray submit kuberay ... --print | kubectl apply -f -"
@@ -144,7 +145,7 @@ class Kubernetes:
         return max(started, key=lambda p: p.metadata.creation_timestamp, default=None)
 
     def _print_log(self, namespace: str, pod: str, follow: bool) -> None:
-        timeout = (TIMEOUT[0], None) if follow else TIMEOUT  # a trial may print nothing for an hour
+        timeout = (TIMEOUT[0], DAY) if follow else TIMEOUT  # a sweep may print nothing for hours
         answer = self.core.read_namespaced_pod_log(
             pod, namespace, follow=follow, _preload_content=False, _request_timeout=timeout
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pcr_ray.clusters import _rayjob
@@ -16,6 +16,9 @@ from pcr_ray.study import load as study
 from pcr_ray.study.reader import read_yaml
 from pcr_ray.study.schema import Resources
 from pcr_ray.tracking.store import redact
+
+if TYPE_CHECKING:
+    from pcr_ray.clusters._kubernetes import Kubernetes
 
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 OBJECT = rf"{LABEL}(\.{LABEL})*"  # what Kubernetes calls a DNS subdomain
@@ -60,25 +63,20 @@ class KubeRay(Backend):
 
     def submit(self, job: Job) -> str:
         wish = self._wish(job)
-        from pcr_ray.clusters._kubernetes import Kubernetes
-
-        Kubernetes().apply(*_rayjob.manifests(wish))
+        _api().apply(*_rayjob.manifests(wish))
         return f"{self.name}/{wish.namespace}/{_rayjob.object_name(wish.sweep)}"
 
     def status(self, handle: str) -> str:
-        from pcr_ray.clusters._kubernetes import Kubernetes
-
-        return f"{handle}: {Kubernetes().status(*_parts(handle))}"
+        namespace, name = _parts(handle)
+        return f"{handle}: {_api().status(namespace, name)}"
 
     def logs(self, handle: str, follow: bool) -> None:
-        from pcr_ray.clusters._kubernetes import Kubernetes
-
-        Kubernetes().logs(*_parts(handle), follow=follow)
+        namespace, name = _parts(handle)
+        _api().logs(namespace, name, follow=follow)
 
     def cancel(self, handle: str) -> None:
-        from pcr_ray.clusters._kubernetes import Kubernetes
-
-        Kubernetes().cancel(*_parts(handle))
+        namespace, name = _parts(handle)
+        _api().cancel(namespace, name)
 
     def _wish(self, job: Job) -> Wish:
         """The options checked, with all their problems in one message."""
@@ -113,6 +111,12 @@ class KubeRay(Backend):
         if problems:
             raise problems_error("this sweep cannot be submitted to Kubernetes", problems)
         return wish
+
+
+def _api() -> Kubernetes:
+    from pcr_ray.clusters._kubernetes import Kubernetes
+
+    return Kubernetes()
 
 
 def _parts(handle: str) -> tuple[str, str]:
