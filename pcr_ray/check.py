@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from pcr_ray.console import console, run
@@ -21,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     p = argparse.ArgumentParser(prog="pcr-ray check", description="Check that this installation works.")
     p.add_argument("--data-root", metavar="DIR", help="where datasets are (default: PCR_RAY_DATA, else a cache)")
     options = p.parse_args(argv)
-    checks: list[tuple[str, Callable[[], str]]] = [(name, lambda name=name: package(name)) for name in PACKAGES]
+    checks: list[tuple[str, Callable[[], str]]] = [(name, partial(package, name)) for name in PACKAGES]
     checks += [("training", training), ("data root", lambda: writable(options.data_root))]
     if os.environ.get("MLFLOW_TRACKING_URI"):
         checks.append(("tracking store", store))
