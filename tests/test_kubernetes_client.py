@@ -187,10 +187,10 @@ def test_logs_come_from_the_newest_attempt(api: Api, capsys: pytest.CaptureFixtu
     with pytest.raises(NotNowError, match="no output yet"):
         backend().logs(HANDLE, follow=False)
     api.add_pod("first", "Failed", "2026-01-01T00:00:00Z", "old\n")
-    api.add_pod("second", "Running", "2026-01-01T00:05:00Z", "[bold]27 trials\nno end of line")
+    api.add_pod("second", "Running", "2026-01-01T00:05:00Z", "[bold]27 trials :rocket:\nno end of line")
     api.add_pod("third", "Pending", "2026-01-01T00:10:00Z", "not started")
     backend().logs(HANDLE, follow=False)
-    assert capsys.readouterr().out == "[bold]27 trials\nno end of line\n"
+    assert capsys.readouterr().out == "[bold]27 trials :rocket:\nno end of line\n"
 
 
 def wait_for(api: Api, request: str) -> None:

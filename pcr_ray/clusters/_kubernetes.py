@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError
 
 GROUP, VERSION, PLURAL = "ray.io", "v1", "rayjobs"
@@ -194,7 +193,7 @@ def _ended(job: dict[str, Any]) -> bool:
 
 
 def _print(line: bytes) -> None:
-    console.print(line.decode(errors="replace"), markup=False, soft_wrap=True)
+    print(line.decode(errors="replace"), flush=True)  # as it is: rich would change what looks like an emoji's name
 
 
 def _message(error: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -212,7 +213,8 @@ def _resources(job: Job, o: argparse.Namespace, problems: list[str]) -> str:
             problems.append(
                 f"resources.{kind}: a trial asks for {one:g}, but a worker has {all_:g}; raise --{kind}s-per-worker"
             )
-    return f"{{cpu: {wanted.cpu:g}, gpu: {wanted.gpu:g}, autoscaling: true}}"
+    fields = wanted.model_dump() | {"autoscaling": True}
+    return "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items()) + "}"
 
 
 def _files(job: Job, problems: list[str]) -> dict[str, str]:
