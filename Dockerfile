@@ -27,15 +27,16 @@ WORKDIR /src
 # The dependencies alone: this layer is built again only when they change, not with every line of code.
 COPY pyproject.toml constraints.txt ./
 # hadolint ignore=SC2086
-RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-x = p['optional-dependencies']; print(*p['dependencies'], *x['cluster'], *x['postgres'], sep='\n')" > requirements.txt \
+RUN python -c "import tomllib; t = tomllib.load(open('pyproject.toml', 'rb')); p = t['project']; \
+x = p['optional-dependencies']; need = [t['build-system']['requires'], p['dependencies'], x['cluster'], x['postgres']]; \
+print(*sum(need, []), sep='\n')" > requirements.txt \
  && pip install ${PIP_OPTIONS} -c constraints.txt -r requirements.txt
 
 COPY README.md ./
 COPY pcr_ray ./pcr_ray
 COPY trainables ./trainables
-# hadolint ignore=SC2086
-RUN pip install ${PIP_OPTIONS} -c constraints.txt --no-deps .
+# What builds it is there already: this needs no index.
+RUN pip install -c constraints.txt --no-deps --no-build-isolation .
 
 # A number, so that Kubernetes can see that it is not root.
 USER 1000:1000

@@ -71,10 +71,12 @@ def test_pip_installs_nothing_but_what_the_constraints_name() -> None:
 
 def test_every_dependency_of_the_image_is_pinned() -> None:
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has none")
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    project = settings["project"]
     extras = re.findall(r"x\['(\w+)'\]", DOCKERFILE)
     assert extras == ["cluster", "postgres"]
-    wanted = project["dependencies"] + [d for e in extras for d in project["optional-dependencies"][e]]
+    wanted = settings["build-system"]["requires"] + project["dependencies"]
+    wanted += [d for e in extras for d in project["optional-dependencies"][e]]
     names = {canonical(re.split(r"[\[<>=]", d)[0]) for d in wanted}
     assert names <= {canonical(name) for name in PINS}
 
