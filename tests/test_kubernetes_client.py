@@ -177,7 +177,7 @@ def test_status_is_one_line_in_words(api: Api) -> None:
     api.job()["status"] = {
         "jobDeploymentStatus": "Running", "jobStatus": "RUNNING", "rayClusterStatus": workers, "failed": 1,
     }  # fmt: skip
-    assert backend().status(HANDLE) == f"{HANDLE}: Running, sweep running, 2 of 3 workers, 1 failed attempts of 4"
+    assert backend().status(HANDLE) == f"{HANDLE}: Running, sweep running, 2 of 3 workers, failed attempts: 1 of 4"
     api.job()["status"] = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "message": "exit\n code 1"}
     assert backend().status(HANDLE) == f"{HANDLE}: Failed, sweep failed, exit code 1"
 

@@ -76,7 +76,7 @@ class Kubernetes:
         if not _ended(job) and "desiredWorkerReplicas" in cluster:
             parts.append(f"{cluster.get('availableWorkerReplicas', 0)} of {cluster['desiredWorkerReplicas']} workers")
         if found.get("failed"):
-            parts.append(f"{found['failed']} failed attempts of {job['spec'].get('backoffLimit', 0) + 1}")
+            parts.append(f"failed attempts: {found['failed']} of {job['spec'].get('backoffLimit', 0) + 1}")
         if found.get("message"):
             parts.append(" ".join(found["message"].split()))
         return ", ".join(parts)
