@@ -1,6 +1,6 @@
 # pcr_ray for `docker run` and for KubeRay, head and workers alike.
 #   docker build -t pcr-ray --build-arg VERSION=0.1.0 --build-arg COMMIT="$(git rev-parse HEAD)" .
-# The package index's torch is the CUDA build (the image has about 10 GB); for the CPU build name the index that has it:
+# The package index's torch is the CUDA build (the image has about 7 GB); for the CPU build name the index that has it:
 #   docker build -t pcr-ray:cpu --build-arg PIP_OPTIONS="--extra-index-url URL" .
 FROM python:3.11-slim
 

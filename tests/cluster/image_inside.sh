@@ -29,7 +29,7 @@ wait_for "wget --tries 1 -T 10 -q -O- http://localhost:$dashboard/api/gcs_health
 echo "probes answer"
 
 submit() { ray job submit --address "http://127.0.0.1:$dashboard" --submission-id sweep --no-wait -- "$@"; }
-submit python -m pcr_ray.sweep "$HOME/sweeps/quickstart.yaml" --address "$ip:$gcs" --out "$scratch/runs" \
+submit python -m pcr_ray.sweep "$HOME/sweeps/quickstart.yaml" --address auto --out "$scratch/runs" \
     --storage "$scratch/runs/quickstart/checkpoints" --data-root "$scratch/data" \
     --tracking-uri "sqlite:///$scratch/mlflow.db" --set 'grid={method: [pcr], batch_size: [20], seed: [0, 1]}' \
     --set 'resources={cpu: 1, gpu: 0, autoscaling: true}' > "$scratch/submit.log" 2>&1
