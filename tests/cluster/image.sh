@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the image without a Docker engine and runs it as KubeRay would: its probes, a head without CPUs, a worker that
-# joins later, a sweep as a Ray job. Needs root, Debian's buildah and debootstrap, 30 GB of disk and a quarter of an hour; not
-# part of CI.
+# joins later, a sweep as a Ray job; then the quickstart. Needs root, Debian's buildah and debootstrap, 30 GB of disk
+# and a quarter of an hour. Not part of CI.
 #   tests/cluster/image.sh [FOLDER]
 # FOLDER (default: a new one below /var/tmp) holds the storage and is deleted afterwards; KEEP=1 keeps it.
 # PIP_OPTIONS goes to the build; BUILD_OPTIONS goes to buildah, such as "--volume /etc/ssl/mine.crt:/run/mine.crt:ro".
