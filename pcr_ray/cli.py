@@ -17,6 +17,7 @@ COMMANDS = {
     "train": ("pcr_ray.train:main", "run one trial, without Ray or MLflow"),
     "methods": ("pcr_ray.listing:methods", "list the methods and their parameters"),
     "datasets": ("pcr_ray.listing:datasets", "list the datasets"),
+    "check": ("pcr_ray.check:main", "check that this installation works"),
     "bench": ("pcr_ray.bench:main", "time a step of each method"),
 }
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.study.schema import Resources
+from pcr_ray.study.schema import GPU_SHARE, Resources
 from pcr_ray.text import first_line
 
-GPU_SHARE = 0.25  # a Reduced ResNet18 trial leaves most of a GPU idle
 PROBE_SECONDS = 5.0
 
 

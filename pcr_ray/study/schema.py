@@ -10,6 +10,7 @@ from pcr_ray.identity import TRAINABLE
 from pcr_ray.metrics import CLASSIFIERS
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+GPU_SHARE = 0.25  # of `gpu: auto`: a Reduced ResNet18 trial leaves most of a GPU idle
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
