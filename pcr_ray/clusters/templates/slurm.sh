@@ -1,0 +1,192 @@
+#!/bin/bash
+# A sweep of pcr_ray under Slurm, on a Ray cluster of this job's own. Read it, change it:
+#
+#   pcr-ray submit slurm FILE ... --print               prints this file, filled in
+#   pcr-ray submit slurm FILE ... --template MY.sh      takes your copy of it instead
+#
+# `submit` replaces these words where they stand between two @ signs. They are quoted for the shell, but for the lines:
+#   name log             the job's name; the file its output goes to
+#   nodes cpus gpus      how many nodes; CPUs and GPUs of each
+#   signal_seconds       how long before the time limit the sweep is told to stop
+#   options              lines: further #SBATCH options (time, GPUs, partition, account, ...)
+#   setup                lines: those of --setup; they run on every node, in turn
+#   folder home storage  where submit was typed; the sweep's own folder; checkpoints. Shared by all nodes
+#   python arguments     the Python of the sweep, on every node; the sweep file and its options
+#
+#SBATCH --job-name=@name@
+#SBATCH --output=@log@
+#SBATCH --open-mode=append
+#SBATCH --nodes=@nodes@
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=@cpus@
+#SBATCH --signal=B:USR1@@signal_seconds@
+#SBATCH --requeue
+@options@
+
+export PCR_PYTHON=@python@ PCR_CPUS=@cpus@ PCR_GPUS=@gpus@ PCR_ADDRESS=
+folder=@folder@
+home=@home@
+storage=@storage@
+nodes=@nodes@
+start_seconds=300  # how long the nodes have to join
+idle_limit=3       # so many runs in a row without a finished task, and the job stops requeueing itself
+ray_log=$home/slurm-$SLURM_JOB_ID.ray.log
+idle_file=$home/.slurm-$SLURM_JOB_ID.idle
+export PCR_SCRATCH=/tmp/pcr-ray-$SLURM_JOB_ID  # + node; short, for Ray puts sockets there: 107 characters at most
+
+setup() {
+:
+@setup@
+}
+
+# On each node, started by srun: Ray until TERM comes, and then nothing of it is left. All ports are the system's
+# choice (0), and the folder is this job's own, so that jobs do not meet on a node.
+node() {
+    setup
+    local scratch=$PCR_SCRATCH-$SLURMD_NODENAME role ip ray port
+    rm -rf "$scratch"
+    ip=$(hostname -I) && ip=${ip%% *}
+    if [[ $PCR_ADDRESS ]]; then
+        role=(--address="$PCR_ADDRESS")
+    else
+        role=(--head --port=0 --include-dashboard=false --disable-usage-stats)
+        # Ray's client server cannot be switched off where gRPC is installed, and has no port 0.
+        port=$("$PCR_PYTHON" -c 'import grpc, socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])' \
+            2>/dev/null) && role+=(--ray-client-server-port="$port")
+    fi
+    trap 'kill -TERM "$ray"; (sleep 15; kill -KILL "$ray") 2>/dev/null &' TERM
+    "$PCR_PYTHON" -m ray.scripts.scripts start "${role[@]}" --block --temp-dir="$scratch" \
+        --node-ip-address="$ip" --node-name="$SLURMD_NODENAME" --num-cpus="$PCR_CPUS" --num-gpus="$PCR_GPUS" \
+        --node-manager-port=0 --object-manager-port=0 --min-worker-port=0 --max-worker-port=0 \
+        --dashboard-agent-listen-port=0 --dashboard-agent-grpc-port=0 --runtime-env-agent-port=0 \
+        --metrics-export-port=0 &
+    ray=$!
+    wait "$ray"
+    trap '' TERM
+    wait "$ray"  # again: TERM ends the first wait before Ray has ended
+    rm -rf "$scratch"
+}
+export -f setup node
+
+srun_node() {  # NODE
+    srun --overlap --nodes=1 --ntasks=1 --nodelist="$1" --cpus-per-task="$PCR_CPUS" --export=ALL --input=none \
+        --output="$ray_log" --open-mode=append bash -c node 2>>"$ray_log" &
+    sruns+=("$!")
+}
+
+say() { echo "pcr-ray: job $SLURM_JOB_ID: $*"; }
+
+stop_nodes() {  # every step gets TERM, this script does not
+    ((${#sruns[@]})) || return
+    scancel --signal=TERM "$SLURM_JOB_ID"
+    wait "${sruns[@]}"
+}
+
+give_up() {  # EXIT-CODE, what happened
+    say "$2"
+    [[ -s $ray_log ]] && { echo "--- the end of $ray_log:"; tail -n 20 "$ray_log"; }
+    stop_nodes
+    exit "$1"
+}
+
+finished_tasks() {  # changes with every task that a trial finishes
+    find "$storage" -mindepth 2 -name 'checkpoint*' -printf '%p %T@\n' 2>/dev/null | sort
+    cat "$home/results.csv" 2>/dev/null
+}
+
+requeue() {  # the sweep is not done: the same job again, unless it gets nowhere
+    local idle=0
+    if [[ $storage != *://* && $(finished_tasks) == "$before" ]]; then
+        idle=$(($(cat "$idle_file" 2>/dev/null || echo 0) + 1))
+    fi
+    echo "$idle" >"$idle_file"
+    if ((idle >= idle_limit)); then
+        rm -f "$idle_file"
+        say "no task was finished in $idle runs: not queued again. A task needs more time than one run has: raise --time" \
+            "and submit again"
+        exit 75
+    fi
+    trap - TERM USR1
+    say "the sweep is not done: queued again"
+    scontrol requeue "$SLURM_JOB_ID" && sleep 600  # Slurm ends this script meanwhile
+    say "Slurm did not queue the job again: submit it again to continue"
+    exit 75
+}
+
+time_is_up() {
+    say "the time limit is near: the sweep is told to stop"
+    stopping=1
+    if [[ $driver ]]; then
+        kill -USR1 "$driver"
+        # What is not done in three quarters of the time left is lost, but for the checkpoints.
+        (sleep $((@signal_seconds@ * 3 / 4)); kill -KILL "$driver") 2>/dev/null &
+        watchdog=$!
+    fi
+}
+
+cancelled() {
+    cancelled=1
+    [[ $driver ]] && kill -TERM "$driver"
+}
+
+sruns=() driver='' watchdog='' stopping='' cancelled='' interrupted=''
+trap 'interrupted=1; time_is_up' USR1
+trap 'interrupted=1; cancelled' TERM
+
+cd "$folder" || { say "the folder $folder is not on $SLURMD_NODENAME: it must be shared by all nodes"; exit 2; }
+mkdir -p "$home"
+setup
+unset RAY_ADDRESS RAY_AUTH_TOKEN_PATH
+RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')  # in the environment alone: command lines are public
+export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 RAY_USAGE_STATS_ENABLED=0
+
+say "on $SLURM_JOB_NODELIST, run $((${SLURM_RESTART_COUNT:-0} + 1))"
+: >"$ray_log"
+before=$(finished_tasks)
+srun_node "$SLURMD_NODENAME"
+for ((i = 0; i < start_seconds * 2; i++)); do
+    [[ -s $PCR_SCRATCH-$SLURMD_NODENAME/ray_current_cluster ]] && break
+    [[ $cancelled ]] && { stop_nodes; exit 143; }
+    kill -0 "${sruns[0]}" 2>/dev/null || give_up 75 "Ray did not start on $SLURMD_NODENAME. Submit again to try again."
+    sleep 0.5
+done
+PCR_ADDRESS=$(cat "$PCR_SCRATCH-$SLURMD_NODENAME/ray_current_cluster") ||
+    give_up 75 "Ray did not start on $SLURMD_NODENAME in $start_seconds s. Submit again to try again."
+for name in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+    [[ $name == "$SLURMD_NODENAME" ]] || srun_node "$name"
+done
+((nodes == 1)) || "$PCR_PYTHON" - "$PCR_ADDRESS" "$nodes" "$start_seconds" <<'END' ||
+import sys, time
+import ray
+
+address, count, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+ray.init(address, logging_level="ERROR", log_to_driver=False)
+deadline = time.monotonic() + seconds
+while len(alive := sorted(n["NodeName"] for n in ray.nodes() if n["Alive"])) < count:
+    if time.monotonic() > deadline:
+        sys.exit(f"pcr-ray: after {seconds:g} s only {len(alive)} of {count} nodes are there: {', '.join(alive)}")
+    time.sleep(1)
+END
+    { [[ $cancelled ]] || give_up 75 "the Ray cluster is not complete. Submit again to try again."; }
+
+code=75
+if [[ ! $cancelled && ! $stopping ]]; then
+    "$PCR_PYTHON" -m pcr_ray.sweep @arguments@ --address "$PCR_ADDRESS" &
+    driver=$!
+    while :; do  # a trap ends `wait` early
+        interrupted=
+        wait "$driver"
+        code=$?
+        [[ $interrupted ]] || break
+    done
+    driver=
+    [[ $watchdog ]] && kill "$watchdog" 2>/dev/null
+fi
+stop_nodes
+[[ $cancelled ]] && { say "cancelled: submit again to continue"; exit 143; }
+[[ $stopping && $code -gt 128 ]] && code=75  # by the signal itself, before the sweep was ready for it
+((code == 75)) && requeue
+rm -f "$idle_file"
+((code == 0)) && rm -f "$ray_log"
+say "the sweep ended with exit code $code"
+exit "$code"
