@@ -23,8 +23,8 @@ NOT_PASSED_ON = ("help", "file", "address", "dry_run")  # options of a sweep tha
 def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         console.print("usage: pcr-ray submit BACKEND ... FILE [options of the backend] [options of the sweep]\n")
-        for backend in BACKENDS:
-            console.print(f"  {backend.name:10}{backend.summary}", markup=False)
+        for known in BACKENDS:
+            console.print(f"  {known.name:10}{known.summary}", markup=False)
         console.print("\n`pcr-ray submit BACKEND --help` lists a backend's options.")
         return 0
     kind = BACKENDS.get(argv[0])
@@ -34,12 +34,12 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--print", action="store_true", help="print what would be submitted, and submit nothing")
     actions = sweep_options(p)
     options = p.parse_args(argv[1:])
-    backend, job = kind(options), make_job(options, actions)
+    backend, task = kind(options), make_job(options, actions)
     if options.print:
-        sys.stdout.write(backend.render(job))
+        sys.stdout.write(backend.render(task))
         return 0
-    handle = backend.submit(job)
-    console.print(f"{handle}: {job.name}", soft_wrap=True, markup=False)
+    handle = backend.submit(task)
+    console.print(f"{handle}: {task.name}", soft_wrap=True, markup=False)
     console.print(f"  pcr-ray job status|logs|cancel {handle}", soft_wrap=True, markup=False)
     return backend.attend(handle)
 

@@ -130,7 +130,13 @@ class Slurm(Backend):
         show(Path(facts["StdOut"]) if facts else _old_log(number), lambda: _state(number) in ACTIVE, follow)
 
     def cancel(self, handle: str) -> None:
-        _slurm("scancel", _number(handle))
+        number = _number(handle)
+        facts = _facts(number)
+        if facts.get("JobState") not in ACTIVE:
+            raise InputError(f"{handle}: not in Slurm's queue (any more)")
+        # TERM to the script alone: it stops the sweep while Ray is still there.
+        gently = ["--batch", "--signal=TERM"] if facts["JobState"] == "RUNNING" else []
+        _slurm("scancel", *gently, number)
 
 
 def _count(text: str) -> int:

@@ -43,7 +43,7 @@ setup() {
 # choice (0), and the folder is this job's own, so that jobs do not meet on a node.
 node() {
     setup
-    local scratch=$PCR_SCRATCH-$SLURMD_NODENAME role ip ray port
+    local scratch=$PCR_SCRATCH-$SLURMD_NODENAME role ip ray port i
     rm -rf "$scratch"
     ip=$(hostname -I) && ip=${ip%% *}
     if [[ $PCR_ADDRESS ]]; then
@@ -54,16 +54,19 @@ node() {
         port=$("$PCR_PYTHON" -c 'import grpc, socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])' \
             2>/dev/null) && role+=(--ray-client-server-port="$port")
     fi
-    trap 'kill -TERM "$ray"; (sleep 15; kill -KILL "$ray") 2>/dev/null &' TERM
+    trap 'kill -TERM "$ray"' TERM
     "$PCR_PYTHON" -m ray.scripts.scripts start "${role[@]}" --block --temp-dir="$scratch" \
         --node-ip-address="$ip" --node-name="$SLURMD_NODENAME" --num-cpus="$PCR_CPUS" --num-gpus="$PCR_GPUS" \
         --node-manager-port=0 --object-manager-port=0 --min-worker-port=0 --max-worker-port=0 \
         --dashboard-agent-listen-port=0 --dashboard-agent-grpc-port=0 --runtime-env-agent-port=0 \
         --metrics-export-port=0 &
     ray=$!
-    wait "$ray"
-    trap '' TERM
-    wait "$ray"  # again: TERM ends the first wait before Ray has ended
+    wait "$ray"  # until Ray ends, or until TERM comes
+    for ((i = 0; i < 40; i++)); do
+        kill -0 "$ray" 2>/dev/null || break
+        sleep 0.5
+    done
+    kill -KILL "$ray" 2>/dev/null
     rm -rf "$scratch"
 }
 export -f setup node
@@ -76,17 +79,38 @@ srun_node() {  # NODE
 
 say() { echo "pcr-ray: job $SLURM_JOB_ID: $*"; }
 
+start_ray() {  # the head here, then the others; fails if one of them is not there in time
+    local here=$PCR_SCRATCH-$SLURMD_NODENAME name i
+    rm -rf "$here"
+    srun_node "$SLURMD_NODENAME"
+    for ((i = 0; i < start_seconds * 2; i++)); do
+        [[ -s $here/ray_current_cluster || $cancelled ]] && break
+        kill -0 "${sruns[0]}" 2>/dev/null || break
+        sleep 0.5
+    done
+    PCR_ADDRESS=$(cat "$here/ray_current_cluster" 2>/dev/null)
+    [[ $PCR_ADDRESS ]] || { say "Ray did not start on $SLURMD_NODENAME"; return 1; }
+    for name in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+        [[ $name == "$SLURMD_NODENAME" ]] || srun_node "$name"
+    done
+    ((nodes == 1)) || "$PCR_PYTHON" -c '
+import sys, time
+import ray
+
+address, count, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+ray.init(address, logging_level="ERROR", log_to_driver=False)
+deadline = time.monotonic() + seconds
+while len(alive := sorted(n["NodeName"] for n in ray.nodes() if n["Alive"])) < count:
+    if time.monotonic() > deadline:
+        sys.exit(f"pcr-ray: after {seconds:g} s only {len(alive)} of {count} nodes are there: {alive}")
+    time.sleep(1)
+' "$PCR_ADDRESS" "$nodes" "$start_seconds"
+}
+
 stop_nodes() {  # every step gets TERM, this script does not
     ((${#sruns[@]})) || return
     scancel --signal=TERM "$SLURM_JOB_ID"
     wait "${sruns[@]}"
-}
-
-give_up() {  # EXIT-CODE, what happened
-    say "$2"
-    [[ -s $ray_log ]] && { echo "--- the end of $ray_log:"; tail -n 20 "$ray_log"; }
-    stop_nodes
-    exit "$1"
 }
 
 finished_tasks() {  # changes with every task that a trial finishes
@@ -113,25 +137,33 @@ requeue() {  # the sweep is not done: the same job again, unless it gets nowhere
     exit 75
 }
 
+stop_driver() {  # SIGNAL, and after so many SECONDS the end: what is lost then is one task per trial
+    interrupted=1
+    [[ $driver && ! $watchdog ]] || return
+    kill -"$1" "$driver"
+    (
+        sleep "$2" & pause=$!
+        trap 'kill "$pause"; exit' TERM
+        wait "$pause"
+        kill -KILL "$driver"
+    ) &
+    watchdog=$!
+}
+
 time_is_up() {
     say "the time limit is near: the sweep is told to stop"
     stopping=1
-    if [[ $driver ]]; then
-        kill -USR1 "$driver"
-        # What is not done in three quarters of the time left is lost, but for the checkpoints.
-        (sleep $((@signal_seconds@ * 3 / 4)); kill -KILL "$driver") 2>/dev/null &
-        watchdog=$!
-    fi
+    stop_driver USR1 $((@signal_seconds@ * 3 / 4))
 }
 
-cancelled() {
+cancel() {  # by `pcr-ray job cancel`, with everything else still there; scancel alone ends the nodes at the same time
     cancelled=1
-    [[ $driver ]] && kill -TERM "$driver"
+    stop_driver TERM 60
 }
 
 sruns=() driver='' watchdog='' stopping='' cancelled='' interrupted=''
-trap 'interrupted=1; time_is_up' USR1
-trap 'interrupted=1; cancelled' TERM
+trap time_is_up USR1
+trap cancel TERM
 
 cd "$folder" || { say "the folder $folder is not on $SLURMD_NODENAME: it must be shared by all nodes"; exit 2; }
 mkdir -p "$home"
@@ -143,36 +175,10 @@ export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=
 say "on $SLURM_JOB_NODELIST, run $((${SLURM_RESTART_COUNT:-0} + 1))"
 : >"$ray_log"
 before=$(finished_tasks)
-srun_node "$SLURMD_NODENAME"
-for ((i = 0; i < start_seconds * 2; i++)); do
-    [[ -s $PCR_SCRATCH-$SLURMD_NODENAME/ray_current_cluster ]] && break
-    [[ $cancelled ]] && { stop_nodes; exit 143; }
-    kill -0 "${sruns[0]}" 2>/dev/null || give_up 75 "Ray did not start on $SLURMD_NODENAME. Submit again to try again."
-    sleep 0.5
-done
-PCR_ADDRESS=$(cat "$PCR_SCRATCH-$SLURMD_NODENAME/ray_current_cluster") ||
-    give_up 75 "Ray did not start on $SLURMD_NODENAME in $start_seconds s. Submit again to try again."
-for name in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
-    [[ $name == "$SLURMD_NODENAME" ]] || srun_node "$name"
-done
-((nodes == 1)) || "$PCR_PYTHON" - "$PCR_ADDRESS" "$nodes" "$start_seconds" <<'END' ||
-import sys, time
-import ray
-
-address, count, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-ray.init(address, logging_level="ERROR", log_to_driver=False)
-deadline = time.monotonic() + seconds
-while len(alive := sorted(n["NodeName"] for n in ray.nodes() if n["Alive"])) < count:
-    if time.monotonic() > deadline:
-        sys.exit(f"pcr-ray: after {seconds:g} s only {len(alive)} of {count} nodes are there: {', '.join(alive)}")
-    time.sleep(1)
-END
-    { [[ $cancelled ]] || give_up 75 "the Ray cluster is not complete. Submit again to try again."; }
-
-code=75
-if [[ ! $cancelled && ! $stopping ]]; then
+if start_ray; then
     "$PCR_PYTHON" -m pcr_ray.sweep @arguments@ --address "$PCR_ADDRESS" &
     driver=$!
+    [[ $stopping$cancelled ]] && stop_driver TERM 60  # told so before there was a driver
     while :; do  # a trap ends `wait` early
         interrupted=
         wait "$driver"
@@ -181,9 +187,18 @@ if [[ ! $cancelled && ! $stopping ]]; then
     done
     driver=
     [[ $watchdog ]] && kill "$watchdog" 2>/dev/null
+elif [[ ! $cancelled ]]; then
+    say "nothing was run: submit again to try again. The end of $ray_log:"
+    tail -n 20 "$ray_log"
+    stop_nodes
+    exit 75
 fi
 stop_nodes
-[[ $cancelled ]] && { say "cancelled: submit again to continue"; exit 143; }
+if [[ $cancelled ]]; then
+    say "cancelled: submit again to continue"
+    trap - TERM
+    scancel "$SLURM_JOB_ID" && sleep 600  # so that Slurm says so too
+fi
 [[ $stopping && $code -gt 128 ]] && code=75  # by the signal itself, before the sweep was ready for it
 ((code == 75)) && requeue
 rm -f "$idle_file"
