@@ -176,8 +176,10 @@ say "on $SLURM_JOB_NODELIST, run $((${SLURM_RESTART_COUNT:-0} + 1))"
 : >"$ray_log"
 before=$(finished_tasks)
 if start_ray; then
+    set -m  # else the shell starts it deaf to INT, by which a sweep stops itself
     "$PCR_PYTHON" -m pcr_ray.sweep @arguments@ --address "$PCR_ADDRESS" &
     driver=$!
+    set +m
     [[ $stopping$cancelled ]] && stop_driver TERM 60  # told so before there was a driver
     while :; do  # a trap ends `wait` early
         interrupted=
