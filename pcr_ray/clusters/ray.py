@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -26,7 +27,7 @@ from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
 from pcr_ray.tracking.store import redact
 
-PATIENCE = 8  # seconds for the first answer
+PATIENCE = 5  # seconds for the first answer
 STOPPED = NotNowError.exit_code
 
 
@@ -180,6 +181,7 @@ def _client(url: str) -> Iterator[Any]:
         os.environ.pop(name, None)
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+    logging.disable(logging.INFO)  # every upload and every closed connection is news to Ray
     _knock(url)
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
