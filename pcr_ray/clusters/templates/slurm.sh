@@ -115,7 +115,7 @@ stop_nodes() {  # every step gets TERM, this script does not
 
 finished_tasks() {  # changes with every task that a trial finishes
     find "$storage" -mindepth 2 -name 'checkpoint*' -printf '%p %T@\n' 2>/dev/null | sort
-    cat "$home/results.csv" 2>/dev/null
+    tail -n +2 "$home/results.csv" 2>/dev/null  # the trials that are done have no checkpoint any more
 }
 
 requeue() {  # the sweep is not done: the same job again, unless it gets nowhere
