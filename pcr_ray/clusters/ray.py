@@ -139,11 +139,13 @@ class Ray(Backend):
 
 async def _follow(client: Any, number: str) -> None:
     """Print the log until the job ends. A connection that breaks is made again; what was shown is left out."""
+    from aiohttp import ClientError
+
     shown = 0
     while True:
         ended = client.get_job_info(number).status.is_terminal()
         seen = 0
-        with contextlib.suppress(RuntimeError):  # the connection broke
+        with contextlib.suppress(RuntimeError, ClientError):  # the connection broke
             async for text in client.tail_job_logs(number):
                 fresh = text[max(0, shown - seen) :]
                 seen += len(text)
@@ -192,7 +194,7 @@ def _client(url: str) -> Iterator[Any]:
         raise InputError(
             f"the Ray cluster at {url} refuses the token: set RAY_AUTH_TOKEN to the one the cluster was started with"
         ) from None
-    except ConnectionError as error:
+    except OSError as error:  # requests' and aiohttp's errors among them
         raise NotNowError(
             f"the connection to {url} broke: {_first_line(str(error))}; run the same command again"
         ) from None

@@ -44,9 +44,9 @@ class Typed:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def submit(self, *words: object) -> str:
+    def submit(self, *words: object, file: str = "tiny.yaml") -> str:
         """The job's number."""
-        text = self("submit", "slurm", self.folder / "tiny.yaml", "--data-root", self.root, *words)
+        text = self("submit", "slurm", file, "--data-root", self.root, *words)
         number = re.search(r"slurm/(\d+):", text)
         assert number, text
         self.numbers.append(number[1])
@@ -154,11 +154,10 @@ def test_two_jobs_share_a_node(typed: Typed, tmp_path: Path) -> None:
     for name in ("one", "two"):
         sweep_file(tmp_path, name=name, trainable=FAULTY, grid={"method": ["er"], "seed": [0, 1]})
         (tmp_path / "tiny.yaml").rename(tmp_path / f"{name}.yaml")
-        (tmp_path / "tiny.yaml").symlink_to(tmp_path / f"{name}.yaml")
-        store = f"sqlite:///{tmp_path}/{name}.db"
-        numbers[name] = typed.submit("--cpus-per-node", 1, "--time", 10, "--sbatch=-w n1", "--tracking-uri", store)
-        (tmp_path / "tiny.yaml").unlink()
         (tmp_path / "slow").touch()
+        options = ["--cpus-per-node", 1, "--time", 10, "--sbatch=-w n1"]
+        store = f"sqlite:///{tmp_path}/{name}.db"
+        numbers[name] = typed.submit(*options, "--tracking-uri", store, file=f"{name}.yaml")
     wait_for(
         lambda: all("running 1 trials" in typed.log(number, name) for name, number in numbers.items()),
         "both jobs running",
@@ -184,6 +183,12 @@ def test_a_cancelled_job_leaves_nothing_and_continues_later(typed: Typed, tmp_pa
     assert "run the same command again to continue" in log and "cancelled: submit again" in log
     wait_for(lambda: not typed.left_over(), "the end of all processes", 10)
     assert "not in Slurm's queue" in typed("job", "cancel", f"slurm/{number}", code=2)
+    (tmp_path / "slow").unlink()
+    again = typed.submit("--nodes", 2, "--cpus-per-node", 1, "--time", 10)
+    assert again != number and "the sweep ended with exit code 0" in typed.ended(again)
+    attempts = (tmp_path / "attempts.txt").read_text().splitlines()
+    assert len(attempts) <= 12 + 2, attempts  # only the tasks that were cut short are done again
+    assert not typed.left_over()
 
 
 def test_a_plain_scancel_leaves_nothing_either(typed: Typed, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ node() {
     setup
     local scratch=$PCR_SCRATCH-$SLURMD_NODENAME role ip ray port i
     rm -rf "$scratch"
-    ip=$(hostname -I) && ip=${ip%% *}
+    mkdir -m 700 "$scratch" || exit 1  # not one that somebody else has put there
+    ip=$(hostname -I) && ip=${ip%% *}  # the first: say another here where nodes have several networks
     if [[ $PCR_ADDRESS ]]; then
         role=(--address="$PCR_ADDRESS")
     else
@@ -84,7 +85,7 @@ start_ray() {  # the head here, then the others; fails if one of them is not the
     rm -rf "$here"
     srun_node "$SLURMD_NODENAME"
     for ((i = 0; i < start_seconds * 2; i++)); do
-        [[ -s $here/ray_current_cluster || $cancelled ]] && break
+        [[ -O $here && -s $here/ray_current_cluster || $cancelled ]] && break
         kill -0 "${sruns[0]}" 2>/dev/null || break
         sleep 0.5
     done
