@@ -21,12 +21,16 @@ NOT_PASSED_ON = ("help", "file", "address", "dry_run")  # options of a sweep tha
 
 
 def main(argv: Sequence[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        console.print("usage: pcr-ray submit BACKEND ... FILE [options of the backend] [options of the sweep]\n")
-        for known in BACKENDS:
-            console.print(f"  {known.name:10}{known.summary}", markup=False)
-        console.print("\n`pcr-ray submit BACKEND --help` lists a backend's options.")
-        return 0
+    if not argv or argv[0].startswith("-"):
+        p = argparse.ArgumentParser(
+            prog="pcr-ray submit",
+            usage="pcr-ray submit BACKEND ... FILE [options of the backend] [options of the sweep]",
+            description="\n".join(["Run a sweep elsewhere:", *(f"  {b.name:10}{b.summary}" for b in BACKENDS)]),
+            epilog="`pcr-ray submit BACKEND --help` lists a backend's options.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        p.parse_args(argv or ["--help"])
+        p.error("a BACKEND comes first")
     kind = BACKENDS.get(argv[0])
     p = argparse.ArgumentParser(prog=f"pcr-ray submit {kind.name}", description=f"{kind.title}: {kind.summary}.")
     kind.add_arguments(p)
