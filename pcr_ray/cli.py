@@ -12,6 +12,8 @@ from pcr_ray.text import did_you_mean
 
 COMMANDS = {
     "sweep": ("pcr_ray.sweep:main", "run a sweep file on Ray, recorded in MLflow"),
+    "submit": ("pcr_ray.submit:main", "run a sweep elsewhere: Slurm, a Ray cluster, Kubernetes"),
+    "job": ("pcr_ray.submit:job", "status, logs and cancel of what was submitted"),
     "report": ("pcr_ray.report:main", "write a sweep's tables and figures from MLflow"),
     "ui": ("pcr_ray.ui:main", "open the MLflow UI of the same store on 127.0.0.1"),
     "train": ("pcr_ray.train:main", "run one trial, without Ray or MLflow"),

@@ -21,6 +21,7 @@ from pcr_ray.execution import cluster, forecast, nodes, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
+from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
 from pcr_ray.text import redact
 from pcr_ray.tracking.courier import Courier
@@ -142,7 +143,7 @@ def _launch(
     from pcr_ray.execution.callback import TuneTracker
 
     study, storage = plan.study, options.checkpoints(plan.study.name)
-    shipped = tuner.packages(study.spec.trainable) if options.ship else ()
+    shipped = packages(study.spec.trainable) if options.ship else ()
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
         resources = cluster.settle(study.spec.resources, options.address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ class RunOptions:
             )
 
     @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        for f in fields(cls):
+    def add_arguments(cls, parser: argparse._ActionsContainer, leave_out: Collection[str] = ()) -> None:
+        for f in (f for f in fields(cls) if f.name not in leave_out):
             name, more = f"--{f.name.replace('_', '-')}", {k: v for k, v in f.metadata.items() if k != "help"}
             if f.type == "bool":
                 parser.add_argument(name, action="store_true", help=f.metadata["help"])
@@ -67,7 +68,8 @@ class RunOptions:
 
     @classmethod
     def parse(cls, namespace: argparse.Namespace) -> RunOptions:
-        return cls(**{f.name: getattr(namespace, f.name) for f in fields(cls)})
+        given = vars(namespace)
+        return cls(**{f.name: given[f.name] for f in fields(cls) if f.name in given})
 
     def arguments(self) -> list[str]:
         """As words of a command line, without what is left at its default."""

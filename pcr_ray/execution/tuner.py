@@ -69,19 +69,6 @@ def _trial_id(trial: Any) -> str:
     return trial.trial_id
 
 
-def packages(trainable: str) -> list[Path]:
-    """The folders of the packages that workers need to run such a trial: ours, and the trainable's own."""
-    tops = dict.fromkeys(["pcr_ray", trainable.partition(":")[0].split(".")[0]])
-    found = []
-    for top in tops:
-        spec = importlib.util.find_spec(top)
-        if spec is None or spec.origin is None:
-            raise InputError(f"--ship: '{top}' is not a package that can be found here")
-        origin = Path(spec.origin)
-        found.append(origin.parent if origin.name == "__init__.py" else origin)
-    return found
-
-
 def load_trainable(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
