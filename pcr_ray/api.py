@@ -131,10 +131,16 @@ def curves(study: str | Path | Study, tracking_uri: str | None = None) -> pd.Dat
     """One row per finished trial, classifier and task: the average accuracy on the tasks so far."""
     import pandas as pd
 
-    found = answer(study, existing_store(tracking_uri))
+    from pcr_ray.metrics import CLASSIFIERS
+
+    store = existing_store(tracking_uri)
+    found, metric = answer(study, store), "average_accuracy"
+    values = store.curves(found.runs.values(), [c.metric(metric) for c in CLASSIFIERS.values()])
     rows = []
-    for (trial, classifier), curve in found.curves.items():
-        flat = found.study.trials[trial].flat()
-        fields = {"trial": trial, "classifier": classifier, **{k: flat.get(k) for k in found.study.varying}}
-        rows += [fields | {"task": task, "average_accuracy": value} for task, value in enumerate(curve, start=1)]
-    return pd.DataFrame(rows, columns=["trial", "classifier", *found.study.varying, "task", "average_accuracy"])
+    for identity, run in found.runs.items():
+        flat = found.study.trials[identity].flat()
+        for name, classifier in CLASSIFIERS.items():
+            fields = {"trial": identity, "classifier": name, **{k: flat.get(k) for k in found.study.varying}}
+            curve = values.get((run.run_id, classifier.metric(metric)), [])
+            rows += [fields | {"task": task, metric: value} for task, value in enumerate(curve, start=1)]
+    return pd.DataFrame(rows, columns=["trial", "classifier", *found.study.varying, "task", metric])

@@ -16,8 +16,8 @@ from pcr_ray.analysis.render import Grid, latex
 from pcr_ray.analysis.results import collect, shown_classifiers
 from pcr_ray.analysis.stats import estimate
 from pcr_ray.analysis.style import COLOURS
-from pcr_ray.analysis.views.curves import curves
-from pcr_ray.analysis.views.lines import lines
+from pcr_ray.analysis.views.lines import draw as lines
+from pcr_ray.analysis.views.stages import draw as curves
 from pcr_ray.errors import InputError
 from pcr_ray.study import load as study_files
 from pcr_ray.study.load import Study

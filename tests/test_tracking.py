@@ -91,7 +91,7 @@ def test_runs_of_the_first_version_count(store: Store, study: Study, tmp_path: P
     plan = make_plan(study, store, tmp_path)
     assert plan.done == {identity} and plan.outdated == {identity: [UNKNOWN]}
     assert make_plan(study, store, tmp_path, rerun="changed").again == {identity}
-    assert collect(study, store).curves[identity, "softmax"] == [59.0, 58.0]
+    assert collect(study, store).curves[run, "average_accuracy"] == [59.0, 58.0]
 
 
 def test_changed_code_is_told_apart_in_the_plan_the_report_and_the_tags(

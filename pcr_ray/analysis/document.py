@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,15 +10,12 @@ from rich.table import Table
 
 from pcr_ray.analysis import comparisons, tables, words
 from pcr_ray.analysis.render import Block, Code, Heading, Items, Paragraph, Picture, latex, markdown, page
-from pcr_ray.analysis.results import Answer, Cell, cell_key, label, x_field
-from pcr_ray.analysis.stats import Estimate
-from pcr_ray.analysis.views.curves import curves
-from pcr_ray.analysis.views.lines import lines
+from pcr_ray.analysis.results import Answer, Cell, Panel
+from pcr_ray.analysis.views import VIEWS
 from pcr_ray.errors import InputError
 from pcr_ray.study.load import Study
 from pcr_ray.text import count
 
-PLOTS = 9  # learning curves of at most so many x values: more are too small to read
 LISTED = 50  # missing trials by name
 PAIRED = (
     "Differences, paired by seed (all methods see the same stream for the same seed), with their 95 % interval; bold "
@@ -62,7 +58,7 @@ def _write(answer: Answer, folder: Path) -> None:
         blocks.append(grid)
         place = f", {heading}" if heading else ""
         tex += latex(f"{tables.metric_of(answer).label}{place}. Mean and 95% CI. {shared(answer.study)}".strip(), grid)
-        blocks += _figures(answer, cells, folder, suffix, heading)
+        blocks += _figures(answer, panel, cells, folder, suffix)
         if own := [c for c in compared if c.panel == panel]:
             blocks += [Paragraph(PAIRED), comparisons.grid(answer, own)]
     blocks += _appendix(answer)
@@ -105,58 +101,14 @@ def note(answer: Answer) -> str:
     return markdown(answer.study.spec.report.question.strip() or f"Sweep {answer.study.name}", blocks)
 
 
-def _figures(answer: Answer, cells: list[Cell], folder: Path, suffix: str, heading: str) -> list[Block]:
-    study, xs, x_name = answer.study, tables.columns(answer, cells), x_field(answer.study)
-    metric = tables.metric_of(answer)
-    names = list(dict.fromkeys(label(c, study) for c in answer.cells))
+def _figures(answer: Answer, panel: Panel, cells: list[Cell], folder: Path, suffix: str) -> list[Block]:
     blocks: list[Block] = []
-    if x_name and len(xs) > 1:
-        data, across, paper = _line_data(study, cells, xs)
-        figure = lines(data, across, paper, names, xlabel=x_name, ylabel=metric.label, title=heading or study.spec.name)
-        file = folder / f"{metric.name}_by_{x_name.replace('.', '_')}{suffix}.png"
-        figure.savefig(file, dpi=130)
-        blocks.append(Picture(file, f"{metric.label} by {x_name}"))
-    stages = _stages(answer, cells, xs, x_name)
-    if any(len(run) > 1 for series in stages.values() for runs in series.values() for run in runs):
-        file = folder / f"learning_curves{suffix}.png"
-        first = f" (the first {PLOTS} of {len(xs)} values of {x_name})" if len(xs) > PLOTS else ""
-        title = f"Accuracy on the tasks seen so far{first}"
-        curves(stages, names, ylabel="average accuracy in %", title=title).savefig(file, dpi=130)
-        blocks.append(Picture(file, f"Average accuracy after each task{first}"))
+    for kind in answer.study.spec.report.figures:
+        for stem, caption, figure in VIEWS[kind](answer, panel, cells):
+            file = folder / f"{stem}{suffix}.png"
+            figure.savefig(file, dpi=130)
+            blocks.append(Picture(file, caption))
     return blocks
-
-
-def _line_data(
-    study: Study, cells: list[Cell], xs: list[Any]
-) -> tuple[dict[str, dict[Any, Estimate]], dict[str, Estimate], dict[str, dict[Any, float]]]:
-    """By series: points over x, levels of those that ignore x, and the paper's numbers."""
-    data: dict[str, dict[Any, Estimate]] = {}
-    across: dict[str, Estimate] = {}
-    paper: dict[str, dict[Any, float]] = {}
-    for cell in cells:
-        name = label(cell, study)
-        if cell.x in xs:
-            data.setdefault(name, {})[cell.x] = cell.estimate
-        else:
-            across[name] = cell.estimate
-        if cell.paper:
-            paper.setdefault(name, {})[cell.x] = cell.paper["value"]
-    return data, across, paper
-
-
-def _stages(answer: Answer, cells: list[Cell], xs: list[Any], x_name: str) -> dict[str, dict[str, list[list[float]]]]:
-    """Heading -> series -> one curve per seed."""
-    stages: dict[str, dict[str, list[list[float]]]] = {f"{x_name} {x}" if x_name else "": {} for x in xs[:PLOTS]}
-    by_key = {(c.panel, c.series, c.classifier, c.x): c for c in cells}
-    for (identity, classifier), curve in answer.curves.items():
-        cell = by_key.get(cell_key(answer.study, answer.study.trials[identity], classifier))
-        if cell is None:
-            continue
-        for x in xs[:PLOTS] if cell.x not in xs else [cell.x]:
-            place = f"{x_name} {x}" if x_name else ""
-            if place in stages:
-                stages[place].setdefault(label(cell, answer.study), []).append(curve)
-    return stages
 
 
 def _appendix(answer: Answer) -> list[Block]:

@@ -23,7 +23,7 @@ ANY = "any"  # stands for the value of a field that a trial's method ignores: it
 
 Panel = tuple[tuple[str, Any], ...]  # fields and their values
 Key = tuple[Panel, Any, str, Any]  # panel, series, classifier and x of a cell
-Curves = dict[tuple[str, str], list[float]]  # (identity, classifier) -> accuracy after each task
+Curves = dict[tuple[str, str], list[float]]  # (run id, recorded metric) -> values after each task that has one
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,16 @@ class Answer:
     @property
     def complete(self) -> bool:
         return not self.missing and not self.failed
+
+    @property
+    def names(self) -> list[str]:
+        """The series of the whole report in their order: each looks the same in all figures."""
+        return list(dict.fromkeys(label(cell, self.study) for cell in self.cells))
+
+    def curves_of(self, cell: Cell, metric: str) -> list[list[float]]:
+        """One curve per seed of a cell, by its classifier."""
+        name = CLASSIFIERS[cell.classifier].metric(metric)
+        return [c for i in cell.trials if i in self.runs and (c := self.curves.get((self.runs[i].run_id, name)))]
 
     def code_differences(self, cell: Cell) -> list[str]:
         """The sources in which a cell's trials differ from each other; unknown code differs from any other."""
@@ -100,18 +110,20 @@ def _rows(identity: str, trial: TrialConfig, run: TrialRun, varying: list[str]) 
     return rows
 
 
+NEEDED = {  # by figures: metrics of which every task's value is shown
+    "stages": ["average_accuracy"],
+    "balance": ["new_accuracy", "old_accuracy"],
+}
+
+
 def _curves(answer: Answer, store: Store) -> Curves:
-    """Accuracy after each task of every finished trial, by the classifiers that the report shows."""
-    name = "average_accuracy"
-    metrics = [c.metric(name) for c in CLASSIFIERS.values()]
-    found = store.curves(answer.runs.values(), metrics)
-    spec, trials = answer.study.spec.report, answer.study.trials
-    return {
-        (identity, classifier): curve
-        for identity, run in answer.runs.items()
-        for classifier in shown_classifiers(spec, trials[identity])
-        if (curve := found.get((run.run_id, CLASSIFIERS[classifier].metric(name))))
-    }
+    """What the report's figures show of every finished trial."""
+    figures = answer.study.spec.report.figures
+    names = [metric for figure in figures for metric in NEEDED.get(figure, [])]
+    if "heat_map" in figures:
+        tasks = max((trial.tasks or 1 for trial in answer.study.trials.values()), default=1)
+        names += [f"accuracy_task_{j + 1}" for j in range(tasks)]
+    return store.curves(answer.runs.values(), [c.metric(name) for name in names for c in CLASSIFIERS.values()])
 
 
 def value_of(trial: TrialConfig, name: str) -> Any:

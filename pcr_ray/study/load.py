@@ -25,7 +25,7 @@ from pcr_ray.study.grid import adjusted, expand, is_field, matches, useless_rule
 from pcr_ray.study.presets import PRESETS
 from pcr_ray.study.reader import override, read_yaml, with_dotted_params
 from pcr_ray.study.resolve import ConfigProblems, explain, resolve
-from pcr_ray.study.schema import ReportSpec, Resources, SweepFile
+from pcr_ray.study.schema import FIGURES, ReportSpec, Resources, SweepFile
 from pcr_ray.text import did_you_mean
 
 KEYS = {name: list(model.model_fields) for name, model in (("report", ReportSpec), ("resources", Resources))}
@@ -163,6 +163,11 @@ def _check_names(spec: SweepFile) -> list[str]:
     ]
     if len(spec.report.classifiers) != len(set(spec.report.classifiers)) or not spec.report.classifiers:
         problems.append(f"report.classifiers: give {' or '.join(CLASSIFIERS)} or both, each once")
+    problems += [
+        f"report.figures: unknown figure '{name}'{did_you_mean(name, FIGURES)}"
+        for name in spec.report.figures
+        if name not in FIGURES
+    ]
     problems += [
         f"report.ncm: unknown method '{m}'{did_you_mean(m, METHODS.names())}"
         for m in spec.report.ncm or []

@@ -10,6 +10,7 @@ from pcr_ray.identity import TRAINABLE
 from pcr_ray.metrics import CLASSIFIERS
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+FIGURES = ("lines", "stages", "balance", "proxies", "heat_map")  # see analysis/views
 GPU_SHARE = 0.25  # of `gpu: auto`: a Reduced ResNet18 trial leaves most of a GPU idle
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -46,6 +47,7 @@ class ReportSpec(BaseModel):
     series: str = "method"
     classifiers: list[str] = Field(default=list(CLASSIFIERS))
     ncm: list[str] | None = Field(None, description="methods whose nearest-mean classifier is shown; default: all")
+    figures: list[str] = Field(default=["lines", "stages"], description="kinds of figures, of FIGURES")
     baseline: str = Field("", description="the series that all are compared with; default: the leader at each x")
     paper: str | list[dict[str, Any]] = Field(default_factory=list)
 

@@ -170,6 +170,8 @@ class Courier:
                 trial_files.log(client, run, results)
                 tags[Tag.DATA] = results["data_fingerprint"]
                 self._input(run, results["config"]["dataset"], results["data_fingerprint"])
+                if gradients := results.get("proxy_gradients"):
+                    tags[Tag.PROXIES] = json.dumps({"last_task": [round(g, 6) for g in gradients[-1]]})
             tags[Tag.CURVES] = _curves(events)
         client.log_batch(run, tags=[RunTag(k, v) for k, v in tags.items() if v and len(v) <= TAG_LIMIT])
         client.set_terminated(run, status=end["status"], end_time=end["time"])
@@ -179,9 +181,11 @@ class Courier:
 
 
 def _curves(events: list[dict[str, Any]]) -> str:
-    """Metric -> values after each task, of those that have one after every task: reports need no request per curve."""
+    """Metric -> its values after each task that has one: reports need no request per curve."""
     tasks = {e["task"]: e["metrics"] for e in events if e["event"] == TASK}
-    complete = sorted(tasks) == list(range(1, len(tasks) + 1))  # else the spool does not know the first ones
-    names = set.intersection(*(set(m) for m in tasks.values())) if tasks and complete else set()
-    curves = {n: [tasks[t][n] for t in sorted(tasks)] for n in sorted(names) if not n.endswith("_task_1")}
-    return json.dumps(curves, separators=(",", ":")) if curves else ""
+    if sorted(tasks) != list(range(1, len(tasks) + 1)):  # the spool does not know the first ones
+        return ""
+    names = sorted({name for metrics in tasks.values() for name in metrics})
+    curves = {n: [round(tasks[t][n], 6) for t in sorted(tasks) if n in tasks[t]] for n in names}
+    text = json.dumps(curves, separators=(",", ":"))
+    return text if len(text) <= TAG_LIMIT else ""

@@ -35,7 +35,8 @@ class Tag:
     SOURCES = "pcr_ray.sources"  # file -> hash
     VERSION = "pcr_ray.version"
     DATA = "pcr_ray.data"  # the dataset's fingerprint
-    CURVES = "pcr_ray.curves"  # metric -> values after each task
+    CURVES = "pcr_ray.curves"  # metric -> values after each task that has one
+    PROXIES = "pcr_ray.proxy_gradients"
     SUPERSEDED = "pcr_ray.superseded"  # the run that replaced this one
     COMMIT = "mlflow.source.git.commit"
     PARENT = "mlflow.parentRunId"
@@ -65,6 +66,7 @@ class TrialRun:
     metrics: Mapping[str, float]  # the last value of each
     params: Mapping[str, Any]
     curves: Mapping[str, list[float]] | None  # None: only in the metrics' histories
+    proxy_gradients: list[float] | None  # of the last task, by class
 
     @property
     def finished(self) -> bool:
@@ -87,6 +89,7 @@ class TrialRun:
             metrics=run.data.metrics,
             params={k: read_param(v) for k, v in run.data.params.items()},
             curves=_mapping(tags.get(Tag.CURVES)),
+            proxy_gradients=(_mapping(tags.get(Tag.PROXIES)) or {}).get("last_task"),
         )
 
     def outranks(self, other: TrialRun) -> bool:

@@ -39,23 +39,29 @@ def matrix_csv(matrix: Matrix) -> str:
 
 
 def heat_map(matrix: Matrix, title: str) -> Any:
-    import numpy as np
     from matplotlib.figure import Figure  # not pyplot: this runs in a thread
 
-    size = len(matrix)
-    values = np.full((size, size), np.nan)
+    figure = Figure(figsize=(1.8 + 0.55 * len(matrix), 1.4 + 0.5 * len(matrix)), layout="constrained")
+    axes = figure.subplots()
+    image = draw_matrix(axes, matrix)
+    axes.set(xlabel="test task", ylabel="after task")
+    axes.set_title(f"Accuracy in %, {title}", fontsize=9)
+    figure.colorbar(image, shrink=0.8)
+    return figure
+
+
+def draw_matrix(axes: Any, matrix: Matrix) -> Any:
+    """Accuracies as colours and numbers, one row per task learned."""
+    import numpy as np
+
+    values = np.full((len(matrix), len(matrix)), np.nan)
     for i, row in enumerate(matrix):
         values[i, : len(row)] = row
-    figure = Figure(figsize=(1.8 + 0.55 * size, 1.4 + 0.5 * size), layout="constrained")
-    axes = figure.subplots()
     image = axes.imshow(values, vmin=0, vmax=100, cmap="viridis")
     for i, row in enumerate(matrix):
         for j, a in enumerate(row):
-            axes.text(j, i, f"{a:.0f}", ha="center", va="center", color="white" if a < 60 else "black", fontsize=8)
-    axes.set(xlabel="test task", ylabel="after task", title=f"Accuracy in %, {title}")
-    axes.title.set_fontsize(9)
-    numbers = [str(i + 1) for i in range(size)]
-    axes.set_xticks(range(size), numbers)
-    axes.set_yticks(range(size), numbers)
-    figure.colorbar(image, shrink=0.8)
-    return figure
+            axes.text(j, i, f"{a:.0f}", ha="center", va="center", color="white" if a < 60 else "black", fontsize=7)
+    numbers = [str(i + 1) for i in range(len(matrix))]
+    axes.set_xticks(range(len(matrix)), numbers, fontsize=8)
+    axes.set_yticks(range(len(matrix)), numbers, fontsize=8)
+    return image

@@ -1,7 +1,4 @@
-"""A metric over x: one line per series with 95 % intervals, the paper's numbers as crosses.
-
-`names` are the series of the whole report, in its order, so that each looks the same in every figure.
-"""
+"""A metric over x: one line per series with 95 % intervals, the paper's numbers as crosses."""
 
 from __future__ import annotations
 
@@ -10,11 +7,41 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from pcr_ray.analysis import tables
+from pcr_ray.analysis.results import Answer, Cell, Panel, label, x_field
 from pcr_ray.analysis.stats import Estimate
 from pcr_ray.analysis.style import legend, sort_key, style, within_percent
 
 
-def lines(
+def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[tuple[str, str, Figure]]:
+    xs, x_name, metric = tables.columns(answer, cells), x_field(answer.study), tables.metric_of(answer)
+    if not x_name or len(xs) < 2:
+        return []
+    title = tables.heading(panel) or answer.study.name
+    figure = draw(*shape(answer, cells), answer.names, xlabel=x_name, ylabel=metric.label, title=title)
+    return [(f"{metric.name}_by_{x_name.replace('.', '_')}", f"{metric.label} by {x_name}", figure)]
+
+
+def shape(
+    answer: Answer, cells: list[Cell]
+) -> tuple[dict[str, dict[Any, Estimate]], dict[str, Estimate], dict[str, dict[Any, float]]]:
+    """By series: points over x, levels of those that ignore x, and the paper's numbers."""
+    xs = tables.columns(answer, cells)
+    data: dict[str, dict[Any, Estimate]] = {}
+    across: dict[str, Estimate] = {}
+    paper: dict[str, dict[Any, float]] = {}
+    for cell in cells:
+        name = label(cell, answer.study)
+        if cell.x in xs:
+            data.setdefault(name, {})[cell.x] = cell.estimate
+        else:
+            across[name] = cell.estimate
+        if cell.paper:
+            paper.setdefault(name, {})[cell.x] = cell.paper["value"]
+    return data, across, paper
+
+
+def draw(
     data: Mapping[str, Mapping[Any, Estimate]],
     across: Mapping[str, Estimate],
     paper: Mapping[str, Mapping[Any, float]],
@@ -24,7 +51,7 @@ def lines(
     ylabel: str,
     title: str,
 ) -> Figure:
-    """Series that ignore x are dotted levels."""
+    """Series that ignore x are dotted levels. `names` are the series of the whole report: each keeps its look."""
     figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.subplots()
     xs = sorted({x for points in data.values() for x in points}, key=sort_key)

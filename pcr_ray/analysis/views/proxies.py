@@ -1,0 +1,57 @@
+"""How much gradient the proxy of every class received in the last task: bars, old classes and new ones apart."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from matplotlib.figure import Figure
+
+from pcr_ray.analysis.results import Answer, Cell, Panel, label
+from pcr_ray.analysis.style import COLOURS
+
+COLUMNS = 2
+
+
+def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[tuple[str, str, Figure]]:
+    data = {label(cell, answer.study): bars for cell in cells if (bars := shape(answer, cell))}
+    if not data:
+        return []
+    new = {label(cell, answer.study): newest_classes(answer, cell) for cell in cells}
+    caption = (
+        "Cumulative gradient of every class's proxy in the last task, mean over the seeds; the newest classes apart"
+    )
+    return [("proxy_gradients", caption, draw(data, new))]
+
+
+def shape(answer: Answer, cell: Cell) -> list[float]:
+    """Mean over the seeds, by class in the order of arrival."""
+    runs = [g for i in cell.trials if (g := answer.runs[i].proxy_gradients)]
+    return [fmean(values) for values in zip(*runs)] if runs else []
+
+
+def newest_classes(answer: Answer, cell: Cell) -> int:
+    """How many classes the last task has: an equal share, as the stream cuts it."""
+    tasks = answer.study.trials[cell.trials[0]].tasks or 1
+    classes = len(shape(answer, cell))
+    return classes - round((tasks - 1) * classes / tasks)
+
+
+def draw(data: dict[str, list[float]], new: dict[str, int]) -> Figure:
+    columns = min(COLUMNS, len(data))
+    rows = -(-len(data) // columns)
+    figure = Figure(figsize=(4.2 * columns, 2.6 * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
+    for axes, (name, values) in zip(grid.flat, data.items()):
+        old = len(values) - new[name]
+        share = sum(values[old:]) / sum(values) if sum(values) else 0.0
+        axes.bar(range(1, old + 1), values[:old], color=COLOURS[0], label="old classes")
+        axes.bar(range(old + 1, len(values) + 1), values[old:], color=COLOURS[1], label="newest classes")
+        axes.set_title(f"{name}: {100 * share:.0f} % on the newest classes", fontsize=9)
+        axes.grid(alpha=0.3, axis="y")
+        axes.set_ylabel("sum of gradient norms", fontsize=8)
+    for axes in list(grid.flat)[len(data) :]:
+        axes.axis("off")
+    for axes in grid[-1]:
+        axes.set_xlabel("class, in the order of arrival")
+    grid[0][0].legend(fontsize=8)
+    return figure
