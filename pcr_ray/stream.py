@@ -71,7 +71,7 @@ class Stream:
         rows, labels = self._train(task)
         shuffle = torch.randperm(len(rows), generator=seeds.generator(self.config.seed, f"stream/{task}")).numpy()
         rows, labels = rows[shuffle], labels[shuffle]
-        # Copied to the device once a task: a step only slices.
+        # Copied to the device once per task: a step only slices.
         device_rows, device_labels = torch.from_numpy(rows).to(self.device), torch.from_numpy(labels).to(self.device)
         for start in range(0, len(rows), self.config.batch_size):
             part = slice(start, start + self.config.batch_size)

@@ -32,8 +32,9 @@ def literal_terms(z, augmented, joint, classes, everything, dl):
     return entropy, dl * distance / (2 * n * everything)
 
 
-def test_consistency_terms_are_the_entropy_and_the_distance_of_the_formula(root):
-    learner, _ = warmed(root, "er_dvc", params={"dl": 3.5})
+@pytest.mark.parametrize(("softmax", "classes"), [("seen", 4), ("all", 10)])
+def test_consistency_terms_are_the_entropy_and_the_distance_of_the_formula(root, softmax, classes):
+    learner, _ = warmed(root, "er_dvc", softmax=softmax, params={"dl": 3.5})
     method = learner.method
     method.joint.double()
     rng = torch.Generator().manual_seed(0)
@@ -41,7 +42,7 @@ def test_consistency_terms_are_the_entropy_and_the_distance_of_the_formula(root)
     with torch.no_grad():
         terms = method.consistency(z, augmented)
         joint = method.joint(torch.cat([z, augmented], 1)).tolist()
-    expected = literal_terms(z.tolist(), augmented.tolist(), joint, 4, 10, 3.5)
+    expected = literal_terms(z.tolist(), augmented.tolist(), joint, classes, 10, 3.5)
     assert [float(t) for t in terms] == pytest.approx(expected, rel=1e-12)
 
 
@@ -89,7 +90,7 @@ def test_score_is_the_rise_of_the_gradient_at_the_head_in_l1_norm(root):
     before = gradient_norms(other.net)
     other.learn(batch, None)
     expected = gradient_norms(other.net) - before
-    torch.testing.assert_close(method.scores(batch, candidates).double(), expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(method.scores(batch, candidates).double(), expected, rtol=1e-2, atol=2e-3)
 
 
 def test_recall_takes_the_candidates_with_the_highest_scores(root):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from pcr_ray.config import FIELDS, TrialConfig
+from pcr_ray.config import FIELDS, TrialConfig, map_side
 from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import problems_error
 from pcr_ray.methods import METHODS
@@ -87,6 +87,9 @@ def _settle_dataset(values: dict[str, Any]) -> list[Problem]:
                         f"{did_you_mean(values['dataset'], DATASETS.names())}")]  # fmt: skip
     dataset = DATASETS.get(values["dataset"])
     problems = []
+    size = values["image_size"] if dataset.user_folder else dataset.image_size
+    if size and values["pool"] and values["pool"] >= map_side(size):
+        values["pool"] = None  # the whole map
     if dataset.user_folder:
         for field in ("folder", "image_size", "tasks"):
             if values[field] is None:
@@ -142,6 +145,10 @@ def _settle_method(values: dict[str, Any]) -> list[Problem]:
     values.update(method.inert)
     if values["views"] == "original":
         values["augment"] = "none"
+    if values["batchnorm"] == "views" and values["views"] != "both":
+        values["batchnorm"] = "joint"  # there is one view
+    if values["normalise"]:
+        values["pixels"] = "unit"
     return problems
 
 
