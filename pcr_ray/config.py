@@ -16,12 +16,16 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrialConfig(BaseModel):
-    """Everything that decides a trial's numbers, and nothing else (no device, no paths of data roots)."""
+    """Everything that decides a trial's numbers, and the name of its protocol (no device, no paths of data roots)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     # Fields added later: the value that means "as before", see identity.py.
     added: ClassVar[dict[str, Any]] = {"softmax": "seen", "pixels": "unit", "pool": None}
+    labels: ClassVar[tuple[str, ...]] = ("preset",)  # fields that decide nothing: no part of the identity
 
+    preset: str | None = Field(
+        None, description="the protocol of `pcr-ray presets` from which the fields that are not given come"
+    )
     dataset: str = Field("digits", description="a dataset of `pcr-ray datasets`")
     folder: str | None = Field(
         None, description="dataset 'folder' only: the image folder, absolute or below the data root"

@@ -215,7 +215,7 @@ class Learner:
         params = {**self.method.Params.added, **state["config"]["params"]}
         theirs = {**TrialConfig.added, **state["config"], "params": params, "data": state["data"]}
         mine = {**self.config.model_dump(), "data": self.fingerprint}
-        odd = [k for k in {**mine, **theirs} if theirs.get(k) != mine.get(k)]
+        odd = [k for k in {**mine, **theirs} if k not in TrialConfig.labels and theirs.get(k) != mine.get(k)]
         if odd:
             differences = "; ".join(f"{k}={theirs.get(k)!r} there, {mine.get(k)!r} here" for k in odd)
             raise InputError(f"the checkpoint belongs to another trial: {differences}")

@@ -16,7 +16,7 @@ from pcr_ray.tracking.store import REASON, Record
 
 PREFIX = {"softmax": "", "ncm": "ncm_"}
 HEADED, SHARED = METRICS[:4], METRICS[4:]  # metrics that each head has, and those of the training
-WITHOUT_EFFECT = ("seed", "proxy_gradients")  # on whether a trial is the paper's
+WITHOUT_EFFECT = ("seed", "proxy_gradients", *TrialConfig.labels)  # on whether a trial is the paper's
 ANY = "any"  # stands for the value of a field that a trial's method ignores: it holds for all values
 
 Panel = tuple[tuple[str, Any], ...]  # fields and their values

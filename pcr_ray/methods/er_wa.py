@@ -5,11 +5,12 @@ Trained as ER. After each task t > 1 the classifier's weights of its classes, an
 at inference, so that new classes have no head start by the length of their weights. The bias is left as it is.
 
 Differences from the authors' code:
-1. |w| is the L2 norm, as in their paper; their code also has L1 (`norm: l1`).
+1. |w| is the L2 norm; the authors' default is L1 (`norm: l1`).
 2. Head weights may be negative; the authors set negative ones to 0 after each step (`clip: true`).
 3. The head has a bias; the authors' has none.
 4. No distillation from the model of the previous task.
-5. Online: one epoch, ER's replay, doubled augmented batch; the authors train for many epochs per task.
+5. Online: one epoch, ER's replay, doubled augmented batch; the authors train for many epochs per task, with a new head
+   in each (preset `wa` sets what fields can set).
 `clamp: false` leaves out the minimum with 1, as the paper's formula and some other public code (PyCIL) do: old weights
 may then be the longer ones, and new classes are scaled up.
 The head is linear: a cosine head has no length to align.

@@ -20,7 +20,7 @@ from pcr_ray.errors import InputError, problems_error
 from pcr_ray.identity import identity
 from pcr_ray.methods import METHODS
 from pcr_ray.study.grid import adjusted, expand, is_field, matches, useless_rules
-from pcr_ray.study.presets import PRESETS
+from pcr_ray.study.presets import PRESETS, preset_fields
 from pcr_ray.study.reader import override, read_yaml, with_dotted_params
 from pcr_ray.study.resolve import ConfigProblems, Problem, explain, resolve
 from pcr_ray.study.schema import METRICS, SweepFile
@@ -187,7 +187,7 @@ def _resolve_all(
         if raw == raws[key][1] and not doubles:
             found[f"{place}: duplicates of trials in {raws[key][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
-    return Sweep(spec, trials, collapsed, _varying([raw for _, raw in combinations]))
+    return Sweep(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]))
 
 
 def _place(spec: SweepFile, grid: str, name: str) -> str:
@@ -201,9 +201,9 @@ def _place(spec: SweepFile, grid: str, name: str) -> str:
     return f"grid.{name}" if key in spec.grid else f"fixed.{name}"
 
 
-def _varying(raws: list[dict[str, Any]]) -> list[str]:
-    """The fields that the file gives more than one value, in the order of the file."""
-    keys = dict.fromkeys(k for raw in raws for k in raw)
+def _varying(spec: SweepFile, raws: list[dict[str, Any]]) -> list[str]:
+    """The fields that the file gives more than one value, in its order; what a preset says per method is not one."""
+    keys = dict.fromkeys(k for place in (spec.fixed, spec.grid, *spec.grids) for k in place)
     return [k for k in keys if len({repr(raw.get(k)) for raw in raws}) > 1]
 
 
@@ -253,7 +253,7 @@ def paper_trial(spec: SweepFile, row: Mapping[str, Any]) -> TrialConfig | None:
     if name not in PRESETS:
         raise ConfigProblems([Problem("preset", f"unknown preset '{name}'{did_you_mean(str(name), list(PRESETS))}")])
     fields = {k: v for k, v in row.items() if k not in PAPER_KEYS}
-    return resolve(adjusted(spec, PRESETS[name] | fields)[0])
+    return resolve(adjusted(spec, preset_fields(name, fields) | fields)[0])
 
 
 def _near_files(path: Path) -> str:
