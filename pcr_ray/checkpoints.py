@@ -14,11 +14,12 @@ NAME = "checkpoint.pt"
 
 
 class CheckpointStore:
-    """One trial's checkpoint under `<storage>/<identity>/`."""
+    """One trial's checkpoint under `<storage>/<identity>/<code>/`: other code than began a trial starts it over."""
 
-    def __init__(self, storage: str, identity: str) -> None:
+    def __init__(self, storage: str, identity: str, code: str = "") -> None:
         self.remote = "://" in storage
-        self.place = f"{storage.rstrip('/')}/{identity}"
+        self.folder = f"{storage.rstrip('/')}/{identity}"
+        self.place = f"{self.folder}/{code}" if code else self.folder
 
     def save(self, learner: Learner) -> None:
         if not self.remote:
@@ -49,13 +50,13 @@ class CheckpointStore:
             return learner.load(Path(folder))
 
     def delete(self) -> None:
-        """The trial's numbers are safe: its checkpoint is not needed again."""
+        """The trial's numbers are safe: its checkpoints, by whatever code, are not needed again."""
         if not self.remote:
-            shutil.rmtree(self.place, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
             return
         from pyarrow import fs
 
-        filesystem, path = self._filesystem()
+        filesystem, path = fs.FileSystem.from_uri(self.folder)
         if filesystem.get_file_info(path).type != fs.FileType.NotFound:
             filesystem.delete_dir(path)
 

@@ -8,6 +8,7 @@ import re
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ from pcr_ray.identity import identity
 from pcr_ray.memory import Memory
 from pcr_ray.methods import METHODS, Method
 from pcr_ray.methods._base import nearest_mean
+from pcr_ray.metrics import CLASSIFIERS, NCM, SOFTMAX, Training
 from pcr_ray.stream import Stream
-
-HEADS = ("", "ncm_")  # prefixes of the metrics of the method's own classifier and of the class means
 
 
 def pick_device(name: str) -> torch.device:
@@ -62,9 +62,8 @@ class Learner:
         self.method.optimiser = self._optimiser()
         if compile:
             self.method.net.compile_backbone()
-        self.matrices: dict[str, list[list[float]]] = {head: [] for head in HEADS}
-        self.losses: list[float] = []
-        self.seconds: list[float] = []
+        self.matrices: dict[str, metrics.Matrix] = {name: [] for name in CLASSIFIERS}
+        self.training = Training([], [], [])
         self.proxy_gradients: list[list[float]] = []
 
     def _build(self, cls: type[Method], classes: int, mean: list[float], std: list[float]) -> Method:
@@ -91,7 +90,7 @@ class Learner:
 
     @property
     def tasks_done(self) -> int:
-        return len(self.losses)
+        return len(self.training.losses)
 
     @property
     def done(self) -> bool:
@@ -116,8 +115,9 @@ class Learner:
             on_step()
         if int(first_bad) >= 0:
             raise self._diverged("loss", int(first_bad) + 1)
-        self.losses.append(float(total) / steps)
-        self.seconds.append(time.perf_counter() - started)
+        self.training.losses.append(float(total) / steps)
+        self.training.seconds.append(time.perf_counter() - started)
+        self.training.images.append(self.stream.samples(task.index))
         if self.config.proxy_gradients:
             self.proxy_gradients.append(self.method.proxy_gradients.tolist())
         self.method.end_task()
@@ -137,38 +137,30 @@ class Learner:
     def _evaluate(self) -> None:
         """One pass of features over the seen tasks' test images serves both classifiers."""
         means = self.method.class_means()
-        correct: dict[str, list[Tensor]] = {head: [] for head in HEADS}
+        correct: dict[str, list[Tensor]] = {name: [] for name in CLASSIFIERS}
         finite, sizes = [], []
         for task in range(self.tasks_done):
             test_rows, labels = self.stream.test(task)
             features = self.method.embed(self.stream.images[test_rows])
             finite.append(features.isfinite().all())
             sizes.append(len(labels))
-            correct[""].append((self.method.predict(features, means) == labels).sum())
+            correct[SOFTMAX.name].append((self.method.predict(features, means) == labels).sum())
             if means is not None:
-                correct["ncm_"].append((nearest_mean(features, means) == labels).sum())
+                correct[NCM.name].append((nearest_mean(features, means) == labels).sum())
         if not torch.stack(finite).all():  # after a last step whose own loss was still finite
             raise self._diverged("network's output", self.stream.steps(self.method.task.index))
-        for head, counts in correct.items():
+        for name, counts in correct.items():
             if counts:
-                self.matrices[head].append([100 * c / n for c, n in zip(torch.stack(counts).tolist(), sizes)])
+                self.matrices[name].append([100 * c / n for c, n in zip(torch.stack(counts).tolist(), sizes)])
 
     def task_metrics(self, task: int) -> dict[str, Any]:
         """The numbers after task number `task` (from 1), as a tracker wants them."""
-        out: dict[str, Any] = {"task": task, "loss": self.losses[task - 1]}
-        out["samples_per_second"] = self.stream.samples(task - 1) / self.seconds[task - 1]
-        for head, matrix in self.matrices.items():
-            if matrix:
-                for name in ("average_accuracy", "new_accuracy", "old_accuracy", "forgetting"):
-                    out[head + name] = metrics.summary(matrix[:task])[name][-1]
-                out |= {f"{head}accuracy_task_{j + 1}": a for j, a in enumerate(matrix[task - 1])}
-                if task == len(self.stream.tasks):
-                    out[head + "final_accuracy"] = out[head + "average_accuracy"]
-        return {k: v for k, v in out.items() if v is not None}
+        last = task == len(self.stream.tasks)
+        return {"task": task, **metrics.after_task(task, self.matrices, self.training, last=last)}
 
     def results(self) -> dict[str, Any]:
         """Everything known about the trial so far, in plain types. Accuracies are in percent."""
-        trained = sum(self.stream.samples(t) for t in range(self.tasks_done))
+        seconds = sum(self.training.seconds)
         out: dict[str, Any] = {
             "config": self.config.model_dump(),
             "identity": identity(self.config),
@@ -176,12 +168,12 @@ class Learner:
             "class_order": [self.class_names[c] for c in self.stream.class_order],
             "tasks_done": self.tasks_done,
         }
-        for head, matrix in self.matrices.items():
-            out |= metrics.summary(matrix, head)
+        for name, matrix in self.matrices.items():
+            out |= metrics.of_classifier(matrix, CLASSIFIERS[name])
         out |= {
-            "loss": self.losses,
-            "seconds": self.seconds,
-            "samples_per_second": trained / sum(self.seconds) if self.seconds else None,
+            "loss": self.training.losses,
+            "seconds": self.training.seconds,
+            "samples_per_second": sum(self.training.images) / seconds if seconds else None,
             "peak_memory_bytes": self._peak_memory(),
         }
         if self.config.proxy_gradients:
@@ -205,8 +197,7 @@ class Learner:
             "stream_rng": method.stream_rng.get_state(),
             "memory_rng": method.memory_rng.get_state(),
             "matrices": self.matrices,
-            "losses": self.losses,
-            "seconds": self.seconds,
+            "training": asdict(self.training),
             "proxy_gradients": self.proxy_gradients,
         }
 
@@ -228,8 +219,8 @@ class Learner:
         method.memory.load_state_dict(state["memory"])
         method.stream_rng.set_state(own["stream_rng"].cpu())
         method.memory_rng.set_state(own["memory_rng"].cpu())
-        self.matrices, self.losses = own["matrices"], own["losses"]
-        self.seconds, self.proxy_gradients = own["seconds"], own["proxy_gradients"]
+        self.matrices, self.training = own["matrices"], Training(**own["training"])
+        self.proxy_gradients = own["proxy_gradients"]
 
     def save(self, directory: Path) -> None:
         """Atomic: a crash leaves the previous checkpoint or the new one."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
 from pcr_ray.text import redact
-from pcr_ray.tracking.store import Record, tracking_uri
+from pcr_ray.tracking.store import Store, tracking_uri
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", options.port)) == 0:
             raise InputError(f"port {options.port} is in use: choose another with --port")
-    Record(uri).open()
+    Store(uri).open()
     console.print(f"MLflow UI of {redact(uri)} at http://127.0.0.1:{options.port}; stop it with Ctrl-C", soft_wrap=True)
     # The store's URI goes through the environment: a password in it stays out of the process list.
     environment = os.environ | {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

@@ -89,7 +89,7 @@ def run_steps(learner, steps=3):
         if done:
             mode.__exit__(None, None, None)
     learner.method.end_task()
-    learner.losses.append(0.0)  # the task counts as done
+    learner.training.losses.append(0.0)  # the task counts as done
 
 
 @pytest.mark.parametrize("method", METHODS.names())

@@ -359,7 +359,7 @@ def test_er_wa_trains_exactly_as_er_with_a_linear_head(root):
         learner.run_task()
     weights = er_wa.method.net.state_dict()
     assert all(torch.equal(value, weights[key]) for key, value in er.method.net.state_dict().items())
-    assert er.losses == er_wa.losses
+    assert er.training.losses == er_wa.training.losses
 
 
 @pytest.mark.parametrize("method", [m.name for m in METHODS if m.loss is not Method.loss])

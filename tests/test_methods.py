@@ -27,7 +27,9 @@ def learner(root):
 
 def state(learner):
     """All that a continuation needs, but the clock."""
-    return {k: v for k, v in learner.state_dict().items() if k != "seconds"}
+    found = learner.state_dict()
+    found["training"].pop("seconds")
+    return found
 
 
 def differences(a, b, path="state"):
@@ -49,14 +51,14 @@ def check_sound(learner, tasks):
     """Finite losses, accuracies of all tasks so far, and a memory that knows its labels."""
     memory, method = learner.method.memory, learner.method
     assert learner.tasks_done == tasks
-    assert all(map(math.isfinite, learner.losses))
-    assert [len(row) for row in learner.matrices[""]] == list(range(1, tasks + 1))
-    assert all(0 <= a <= 100 for row in learner.matrices[""] for a in row)
+    assert all(map(math.isfinite, learner.training.losses))
+    assert [len(row) for row in learner.matrices["softmax"]] == list(range(1, tasks + 1))
+    assert all(0 <= a <= 100 for row in learner.matrices["softmax"] for a in row)
     assert all(p.isfinite().all() for p in method.parameters())
     offered = sum(learner.stream.samples(t) for t in range(tasks))
     assert memory.filled == (min(memory.size, offered) if method.uses_memory else 0)
     assert memory.host_labels[: memory.filled].tolist() == memory.labels[: memory.filled].tolist()
-    assert len(learner.matrices["ncm_"]) == (tasks if method.uses_memory else 0)
+    assert len(learner.matrices["ncm"]) == (tasks if method.uses_memory else 0)
 
 
 @methods
@@ -109,7 +111,7 @@ def test_learns_two_tasks_beyond_chance(method, learner):
     chances = [1 / task.seen for task in trial.stream.tasks[:2]]
     variances = [p * (1 - p) / len(trial.stream.test(t)[0]) for t, p in enumerate(chances)]
     beyond = np.mean(chances) + 4 * math.sqrt(sum(variances)) / 2
-    assert np.mean([row[-1] for row in trial.matrices[""]]) > 100 * beyond
+    assert np.mean([row[-1] for row in trial.matrices["softmax"]]) > 100 * beyond
 
 
 @methods
@@ -141,7 +143,7 @@ def test_another_seed_is_another_trial(learner):
     assert differences(a.method.state_dict(), b.method.state_dict())
     assert a.stream.class_order != b.stream.class_order
     a.run_task(), b.run_task()
-    assert a.losses != b.losses
+    assert a.training.losses != b.training.losses
 
 
 EDGES = {
@@ -193,7 +195,7 @@ def test_two_learners_of_one_state_do_not_share_it(learner):
     trial.run_task()
     other.load_state_dict(trial.state_dict())
     other.run_task()
-    assert trial.tasks_done == len(trial.matrices[""]) == 1
+    assert trial.tasks_done == len(trial.matrices["softmax"]) == 1
     trial.run_task()
     assert differences(state(trial), state(other)) == []
 
@@ -203,8 +205,8 @@ def test_the_comparison_of_states_sees_a_single_bit(learner):
     assert differences(a, b) == []
     b["memory"]["keep_rng"] = b["memory"]["keep_rng"].clone()
     b["memory"]["keep_rng"][100] ^= 1
-    b["losses"] = [1.0]
-    assert sorted(differences(a, b)) == ["state.losses", "state.memory.keep_rng"]
+    b["training"]["losses"] = [1.0]
+    assert sorted(differences(a, b)) == ["state.memory.keep_rng", "state.training.losses"]
 
 
 def test_a_single_image_of_the_smallest_size_can_be_learned_and_a_smaller_one_is_refused():

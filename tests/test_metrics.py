@@ -37,8 +37,8 @@ def test_forgetting_remembers_a_best_accuracy_in_the_middle() -> None:
     assert metrics.forgetting(matrix) == pytest.approx([0, 0, 30 / 3, (10 + 20 + 0 + 0) / 4])
 
 
-def test_summary_names_every_metric_with_its_prefix() -> None:
-    assert metrics.summary(MATRIX, "ncm_") == {
+def test_every_metric_of_a_classifier_has_its_prefix() -> None:
+    assert metrics.of_classifier(MATRIX, metrics.NCM) == {
         "ncm_accuracy_matrix": MATRIX,
         "ncm_average_accuracy": [80, 80, 48],
         "ncm_new_accuracy": [80, 70, 50],
@@ -49,6 +49,24 @@ def test_summary_names_every_metric_with_its_prefix() -> None:
 
 
 def test_a_trial_without_tasks_done_has_no_final_accuracy() -> None:
-    summary = metrics.summary([])
+    summary = metrics.of_classifier([], metrics.SOFTMAX)
     assert summary["final_accuracy"] is None
     assert summary["average_accuracy"] == summary["forgetting"] == []
+
+
+def test_after_a_task_there_is_every_number_that_is_defined_there() -> None:
+    training = metrics.Training(losses=[2.0, 1.5, 1.0], seconds=[4.0, 5.0, 2.0], images=[100, 50, 30])
+    matrices = {"softmax": MATRIX, "ncm": []}
+    first = metrics.after_task(1, matrices, training, last=False)
+    assert first == {
+        "average_accuracy": 80, "new_accuracy": 80, "forgetting": 0, "loss": 2, "samples_per_second": 25,
+        "accuracy_task_1": 80,
+    }  # fmt: skip
+    third = metrics.after_task(3, matrices, training, last=True)
+    assert third["final_accuracy"] == third["average_accuracy"] == 48 and third["old_accuracy"] == 47
+    assert third["samples_per_second"] == 15 and third["accuracy_task_2"] == 64
+
+
+def test_a_metric_is_of_the_classifiers_or_of_the_training() -> None:
+    assert all((m.of_matrix is None) != (m.of_training is None) for m in metrics.METRICS.values())
+    assert metrics.METRICS["forgetting"].label == "Forgetting in points"

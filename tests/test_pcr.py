@@ -264,6 +264,6 @@ def test_evaluation_is_what_one_image_at_a_time_gives(learner):
         z = [look(data.images[row]) for y in sorted(set(truth)) for row in data.rows("test", order[y])]
         softmax = [max(range(4), key=lambda c, f=f: float(cosine(f, proxies[c]))) for f in z]
         ncm = literal_nearest_mean(z, exemplars, memory.labels.tolist(), 4)
-        for head, found in (("", softmax), ("ncm_", ncm)):
+        for name, found in (("softmax", softmax), ("ncm", ncm)):
             right = sum(a == b for a, b in zip(found, truth))
-            assert trial.matrices[head][1][task] == 100 * right / len(truth)
+            assert trial.matrices[name][1][task] == 100 * right / len(truth)

@@ -25,7 +25,7 @@ from pcr_ray.train import parser, trial_config
 NAMES = pytest.mark.parametrize("name", PRESETS)
 
 
-def sweep(text: str) -> sweepfile.Sweep:
+def sweep(text: str) -> sweepfile.Study:
     return sweepfile.parse(yaml.safe_load(text), "a file")
 
 
@@ -72,6 +72,8 @@ def test_an_unknown_preset_is_named_with_the_near_one() -> None:
         ("gmed", "gmed", {"batchnorm": "joint", "params.regulariser": "plus", "views": "original"}),
         ("dvc", "er_dvc", {"augment": "dvc", "views": "both", "params.dl": 2.0, "softmax": "all"}),
         ("wa", "er_wa", {"params.norm": "l1", "params.clip": True, "params.clamp": True, "softmax": "seen"}),
+        ("resnet18_adam", "pcr", {"betas": [0.9, 0.999], "weight_decay": 0.0, "normalise": False, "augment": "paper",
+                                  "class_order": "shuffled", "model": "resnet18", "replay_batch_size": 64}),
         ("ocm", "ocm", {"model": "resnet18", "softmax": "all", "params.halve": True, "optimiser": "adam"}),
     ],
 )  # fmt: skip

@@ -6,11 +6,15 @@ import pytest
 from rich.console import Console
 
 from pcr_ray.execution import progress
-from pcr_ray.execution.forecast import key, seconds, work
+from pcr_ray.execution.forecast import key, seconds
+from pcr_ray.execution.plan import Plan
 from pcr_ray.execution.progress import Progress
 from pcr_ray.methods import METHODS
+from pcr_ray.study.load import Study
 from pcr_ray.study.resolve import resolve
+from pcr_ray.study.schema import SweepFile
 from pcr_ray.text import duration
+from pcr_ray.tracking.runs import Status
 
 
 @pytest.fixture
@@ -22,9 +26,9 @@ def clock(monkeypatch):
 
 def sweep_of(**trials):
     trials = {name: resolve({"dataset": "cifar10", "seed": 0, **settings}) for name, settings in trials.items()}
-    shares = {name: work(trial) for name, trial in trials.items()}
-    courier = SimpleNamespace(trouble=None)
-    return Progress(Console(quiet=True), trials, shares, "method", 0, 0, len(trials), courier)
+    spec = SweepFile(name="made", grid={"seed": [0]})
+    plan = Plan(Study(spec, trials), runs={}, done=set(), failed={}, outdated={}, todo=trials, again=set())
+    return Progress(Console(quiet=True), plan, SimpleNamespace(trouble=None))
 
 
 def learn(view, identity, *tasks):
@@ -39,7 +43,7 @@ def test_a_costly_method_counts_by_its_cost(clock):
     assert view.eta() is None
     clock.seconds += 100
     learn(view, "er", 1, 2, 3, 4, 5)
-    view.ended("er", "FINISHED", None)
+    view.ended("er", Status.FINISHED, None)
     assert view.eta() == pytest.approx(cost * 100)
     clock.seconds += cost * 20
     learn(view, "mir", 1)
@@ -86,7 +90,7 @@ def test_a_result_after_the_end_changes_nothing(clock):
     view = sweep_of(er={"method": "er"}, other={"method": "er"})
     clock.seconds += 100
     learn(view, "er", 1, 2, 3, 4, 5)
-    view.ended("er", "FINISHED", None)
+    view.ended("er", Status.FINISHED, None)
     learn(view, "er", 1)
     assert view.eta() == pytest.approx(100)
 

@@ -86,10 +86,10 @@ def test_the_same_command_again_runs_nothing_and_more_seeds_run_only_the_new(und
     folder, _ = undisturbed
     before = {name: run.info.end_time for name, run in children(store(folder)).items()}
     again = run_sweep(folder, root)
-    assert again.returncode == 0 and "4 done already" in again.stdout and "0 to run" in again.stdout
+    assert again.returncode == 0 and "4 done, 0 to run" in again.stdout
     assert {name: run.info.end_time for name, run in children(store(folder)).items()} == before
     more = run_sweep(folder, root, "--set", "grid.seed=[0,1,2]")
-    assert more.returncode == 0 and "4 done already" in more.stdout and "2 to run" in more.stdout
+    assert more.returncode == 0 and "4 done, 2 to run" in more.stdout
     after = {name: run.info.end_time for name, run in children(store(folder)).items()}
     assert len(after) == 6 and {k: after[k] for k in before} == before
 
@@ -101,7 +101,7 @@ def test_a_stopped_sweep_says_75_and_continues_to_the_same_numbers(
     sweep_file(tmp_path, **SLOW)
     (tmp_path / "slow").touch()
     process = start_sweep(tmp_path, root)
-    wait_for(lambda: any((tmp_path / "runs/tiny/checkpoints").glob("*/checkpoint.pt")), "a checkpoint")
+    wait_for(lambda: any((tmp_path / "runs/tiny/checkpoints").glob("*/*/checkpoint.pt")), "a checkpoint")
     busy = run_sweep(tmp_path, root)
     assert busy.returncode == 75 and "another process" in busy.stderr
     process.send_signal(stop)
@@ -146,7 +146,7 @@ def test_failing_trials_are_retried_then_reported_and_the_others_finish(tmp_path
     (tmp_path / "raise").unlink()
     (tmp_path / "exit").unlink()
     assert run_sweep(tmp_path, root).returncode == 1, "failed trials are not run again unasked"
-    retried = run_sweep(tmp_path, root, "--retry-failed")
+    retried = run_sweep(tmp_path, root, "--rerun", "failed")
     assert retried.returncode == 0, retried.stdout + retried.stderr
     assert {r.info.status for r in children(store(tmp_path)).values()} == {"FINISHED"}
 

@@ -80,7 +80,7 @@ def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
         "fixed.lr: input should be a valid number, got '1e-3' (YAML reads 1e-3 as text: write 0.001)",
         "grid.buffer: 0, but method 'pcr' replays from memory",
         "grid.tasks: 11 tasks, but 'digits' has 10 classes",
-        "resources: 'many'",
+        "resources: expected 'auto' or a mapping with cpu and gpu, got 'many'",
         "report.x: unknown field; did you mean 'buffer'?",
     ):
         assert part in text, f"{part!r} is not in:\n{text}"
@@ -115,7 +115,12 @@ def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
         ("{name: a, grid: {seed: [0]}, report: {paper: [{metod: pcr, value: 1}]}}", "did you mean 'method'?"),
         ("{name: a, grid: {seed: [0]}, report: {paper: [{value: abc}]}}", "'value' is not a number"),
         ("{name: a, grid: {seed: [0]}, report: {paper: [{value: 1, ci: null}]}}", "'ci' is not a number"),
-        ("{name: a, grid: {seed: [0]}, report: {heads: [ncm, ncm]}}", "each once"),
+        ("{name: a, grid: {seed: [0]}, report: {classifiers: [ncm, ncm]}}", "each once"),
+        ("{name: a, grid: {seed: [0]}, report: {serie: method}}", "report.serie: unknown key; did you mean 'series'?"),
+        (
+            "{name: a, grid: {sed: [0]}, retries: many}",
+            "retries: input should be a valid integer, got 'many'\n  - grid.sed",
+        ),
         ("{name: a, grid: {seed: [0]}, resources: {cpu: 1.0e-320}}", "greater than or equal"),
         ("{name: a, grid: {seed: [0]}, resources: {cpu: .inf}}", "less than or equal"),
         ("[1, 2]", "expected a mapping"),

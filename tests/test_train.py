@@ -117,11 +117,11 @@ def test_a_killed_run_continues_to_the_same_accuracies_bit_for_bit(root, results
     process.kill()
     assert process.wait() == -signal.SIGKILL
     state = torch.load(folder / CHECKPOINT, weights_only=True)
-    assert 1 <= len(state["losses"]) < 5
+    assert 1 <= len(state["training"]["losses"]) < 5
 
     continued = train(root, *TRIAL, "--checkpoint", folder, "--json", file)
     assert continued.returncode == 0, continued.stderr
-    assert f"continuing after task {len(state['losses'])}" in continued.stdout
+    assert f"continuing after task {len(state['training']['losses'])}" in continued.stdout
     result = json.loads(file.read_text())
     for key in ("accuracy_matrix", "ncm_accuracy_matrix", "loss", "class_order"):
         assert result[key] == results["pcr"][key]

@@ -15,8 +15,9 @@ from pcr_ray.learner import Learner
 class OnlineTrainable(tune.Trainable):
     """Continues from the trial's own checkpoint, whichever worker or earlier sweep wrote it.
 
-    `config["case"]` has the trial's `identity`, `trial` (a resolved TrialConfig as a dict) and `run` (data root,
-    storage, CPUs).
+    `config["case"]` has the trial's `identity`, the fingerprint of its `code`, `trial` (a resolved TrialConfig as a
+    dict) and `run` (data root, storage, CPUs). A result says `complete` when the trial is: Tune's `done` may also come
+    from a scheduler.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -27,12 +28,12 @@ class OnlineTrainable(tune.Trainable):
         except Exception as error:
             self.trouble = error  # raised in `step`: Tune retries only trials that run
 
-    def _build(self, identity: str, trial: dict[str, Any], run: dict[str, Any]) -> None:
+    def _build(self, identity: str, code: str, trial: dict[str, Any], run: dict[str, Any]) -> None:
         import torch
 
         torch.set_num_threads(max(1, int(run["cpus"])))
         config = TrialConfig.model_validate(trial)
-        self.store = CheckpointStore(run["storage"], identity)
+        self.store = CheckpointStore(run["storage"], identity, code)
         self.learner = Learner(config, root=run["data_root"], compile=run["compile"])
         self.store.load(self.learner)
 
@@ -43,7 +44,7 @@ class OnlineTrainable(tune.Trainable):
                 raise self.trouble
             return self._run_task()
         except PcrRayError as error:
-            return {"done": True, "failure": str(error)}
+            return {"done": True, "complete": False, "failure": str(error)}
 
     def _run_task(self) -> dict[str, Any]:
         learner = self.learner
@@ -53,7 +54,9 @@ class OnlineTrainable(tune.Trainable):
             self.store.save(learner)
         # All tasks' numbers, not the newest alone: a driver that died may have missed some. The spool knows.
         tasks = [learner.task_metrics(t) for t in range(1, learner.tasks_done + 1)]
-        return {"done": learner.done, "failure": None, "tasks": tasks, "results": learner.results()}
+        # The newest stand on their own too, for Tune's schedulers.
+        status = {"done": learner.done, "complete": learner.done, "failure": None}
+        return {**tasks[-1], **status, "tasks": tasks, "results": learner.results()}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Another trial in the same process: everything is built anew; only the imports are saved."""

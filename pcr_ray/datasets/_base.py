@@ -42,6 +42,7 @@ class Dataset:
     train_images: ClassVar[int] = 0  # for forecasts; 0: not known beforehand
     test_images: ClassVar[int] = 0
     user_folder: ClassVar[bool] = False  # the user names the folder, the size and the number of tasks
+    downloads: ClassVar[bool] = False  # `native` fetches what is missing
     how_to_get: ClassVar[str] = ""
 
     def native(self, root: Path) -> tuple[Images, Images, list[str]]:

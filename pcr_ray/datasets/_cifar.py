@@ -15,6 +15,7 @@ class Cifar(Dataset):
     """Shared by both: only the torchvision class and its folder differ."""
 
     image_size = 32
+    downloads = True
     train_images, test_images = 50_000, 10_000
     torchvision_name: ClassVar[str]
     directory: ClassVar[str]

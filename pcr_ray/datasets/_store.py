@@ -79,6 +79,29 @@ def _prepare(config: TrialConfig, root: Path) -> Prepared:
     return prepared
 
 
+def known_fingerprint(config: TrialConfig, root: Path) -> str | None:
+    """Of the data as prepared here, without reading or preparing anything; None where that is not known."""
+    dataset = DATASETS.get(config.dataset)()
+    try:
+        source = _source_folder(dataset, config, root)
+        place = _prepared_root(root, make=False) / _key(dataset, config.image_size or dataset.image_size, source)
+        return f"{json.loads((place / 'manifest.json').read_text())['crc32']:08x}"
+    except (OSError, ValueError, KeyError, TypeError, DataError):
+        return None
+
+
+def available(config: TrialConfig, root: Path) -> None:
+    """Raises the DataError that preparing would raise, as far as can be told without reading or downloading."""
+    dataset = DATASETS.get(config.dataset)()
+    source = _source_folder(dataset, config, root)
+    if source:
+        folder_files(source)
+    elif not dataset.downloads and known_fingerprint(config, root) is None:
+        missing = [path for path in dataset.native_paths(root) if not path.exists()]
+        if missing:
+            raise _absent(dataset, root, f"{', '.join(path.name for path in missing)} missing")
+
+
 def _source_folder(dataset: Dataset, config: TrialConfig, root: Path) -> Path | None:
     if dataset.user_folder:
         folder = root / Path(config.folder or "").expanduser()
@@ -96,12 +119,16 @@ def _native(dataset: Dataset, root: Path) -> tuple[Images, Images, list[str]]:
     try:
         return dataset.native(root)
     except DataError as error:
-        looked = [root / dataset.name / "{train,test}" / "<class>" / "*.png", *dataset.native_paths(root)]
-        places = "".join(f"\n  looked for: {p}" for p in looked)
-        raise DataError(
-            f"dataset '{dataset.name}' is not there: {error}{places}\n  {dataset.how_to_get}\n"
-            f"  The data root is {root}; --data-root or PCR_RAY_DATA moves it."
-        ) from None
+        raise _absent(dataset, root, error) from None
+
+
+def _absent(dataset: Dataset, root: Path, why: object) -> DataError:
+    looked = [root / dataset.name / "{train,test}" / "<class>" / "*.png", *dataset.native_paths(root)]
+    places = "".join(f"\n  looked for: {p}" for p in looked)
+    return DataError(
+        f"dataset '{dataset.name}' is not there: {why}{places}\n  {dataset.how_to_get}\n"
+        f"  The data root is {root}; --data-root or PCR_RAY_DATA moves it."
+    )
 
 
 def _check(dataset: Dataset, train: Images, test: Images, names: list[str]) -> None:
@@ -175,11 +202,14 @@ def _key(dataset: Dataset, size: int, source: Path | None) -> str:
     return f"{source.name}-{size}-{hashlib.sha1(str(source).encode()).hexdigest()[:8]}" if source else ""
 
 
-def _prepared_root(root: Path) -> Path:
+def _prepared_root(root: Path, *, make: bool = True) -> Path:
     """Below the data root, or in the user's cache where that is read-only."""
     place = root / "prepared"
+    if not make and place.is_dir():
+        return place
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        if make:
+            place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
             return place
     except OSError:

@@ -14,8 +14,11 @@ from typing import Any, Protocol
 from ray.tune import Callback
 
 from pcr_ray.checkpoints import CheckpointStore
-from pcr_ray.config import TrialConfig
-from pcr_ray.tracking.spool import Courier, Spool
+from pcr_ray.execution.plan import Plan
+from pcr_ray.provenance import code_of
+from pcr_ray.tracking.courier import Courier
+from pcr_ray.tracking.runs import Status, code_entry
+from pcr_ray.tracking.spool import END, START, TASK, Spool
 
 
 class Watcher(Protocol):
@@ -23,12 +26,12 @@ class Watcher(Protocol):
 
     def started(self, identity: str) -> None: ...
     def task_done(self, identity: str, metrics: dict[str, Any]) -> None: ...
-    def ended(self, identity: str, status: str, reason: str | None) -> None: ...
+    def ended(self, identity: str, status: Status, reason: str | None) -> None: ...
 
 
 @dataclass
 class Outcome:
-    """How the trials of this invocation ended."""
+    """How the trials of this invocation ended; what is in none of them was stopped before its end."""
 
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
@@ -36,13 +39,10 @@ class Outcome:
 
 
 class TuneTracker(Callback):
-    """Tune's view of the tracker. Holds no connection, and pickles as nothing: Tune copies callbacks to disk."""
+    """Tune's view of the record. Holds no connection, and pickles as nothing: Tune copies callbacks to disk."""
 
-    def __init__(
-        self, trials: dict[str, TrialConfig], names: dict[str, str], spool: Spool, courier: Courier, storage: str,
-        watcher: Watcher,
-    ) -> None:  # fmt: skip
-        self.trials, self.names, self.storage = trials, names, storage
+    def __init__(self, plan: Plan, spool: Spool, courier: Courier, storage: str, watcher: Watcher) -> None:
+        self.plan, self.storage = plan, storage
         self.spool, self.courier, self.watcher = spool, courier, watcher
         self.outcome = Outcome()
         self._spooled: dict[str, int] = {}
@@ -58,47 +58,60 @@ class TuneTracker(Callback):
         self.watcher.started(identity)
 
     def _begin(self, identity: str) -> None:
-        """Once a trial: a retry goes on in the same run."""
-        if identity not in self._begun:
-            self._begun.add(identity)
-            params = self.trials[identity].flat()
-            self.spool.append(identity, "start", name=self.names[identity], params=params)
-            self.courier.wake()
+        """Once per trial: a retry goes on in the same run."""
+        if identity in self._begun:
+            return
+        self._begun.add(identity)
+        config = self.plan.study.trials[identity]
+        code = code_entry(code_of(config, self.plan.study.spec.trainable))
+        rerun = identity in self.plan.again
+        name = self.plan.study.describe(identity)
+        self.spool.append(identity, START, name=name, params=config.flat(), code=code, rerun=rerun)
+        self.courier.wake()
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         identity = _identity(trial)
         if result.get("failure"):
-            self._end(identity, "FAILED", result["failure"])
+            self._end(identity, Status.FAILED, result["failure"])
             return
         for metrics in result["tasks"][self._spooled.get(identity, 0) :]:
             numbers = {k: float(v) for k, v in metrics.items() if k != "task"}
-            self.spool.append(identity, "task", task=metrics["task"], metrics=numbers)
+            self.spool.append(identity, TASK, task=metrics["task"], metrics=numbers)
         self._spooled[identity] = len(result["tasks"])
         self.watcher.task_done(identity, result["tasks"][-1])
-        if result["done"]:
-            self._end(identity, "FINISHED", None, result["results"])
+        if result.get("complete"):  # ours to say: a scheduler of Tune's may set `done` on a half-done trial
+            self._end(identity, Status.FINISHED, None, result["results"])
         self.courier.wake()
 
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Tune is done with it. If it did not say that it is complete, somebody stopped it early."""
+        identity = _identity(trial)
+        if identity in self.outcome.running:
+            self._stop(identity, "stopped by a scheduler before it was complete")
+
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(_identity(trial), "FAILED", _reason(trial))
+        self._end(_identity(trial), Status.FAILED, _reason(trial))
 
     def stop_running(self) -> None:
         """Interrupted: what is half done is marked so, and continues when the sweep is run again."""
         for identity in sorted(self.outcome.running):
-            self.spool.append(identity, "end", status="KILLED", reason="stopped before it was done")
-            self.watcher.ended(identity, "KILLED", None)
-        self.outcome.running.clear()
+            self._stop(identity, "stopped before it was done")
+
+    def _stop(self, identity: str, reason: str) -> None:
+        self.outcome.running.discard(identity)
+        self.spool.append(identity, END, status=Status.KILLED, reason=reason)
+        self.watcher.ended(identity, Status.KILLED, None)
         self.courier.wake()
 
-    def _end(self, identity: str, status: str, reason: str | None, results: dict[str, Any] | None = None) -> None:
+    def _end(self, identity: str, status: Status, reason: str | None, results: dict[str, Any] | None = None) -> None:
         if identity in self.outcome.finished or identity in self.outcome.failed:
             return
         self._begin(identity)  # a worker may die before its trial started
         self.outcome.running.discard(identity)
-        self.spool.append(identity, "end", status=status, reason=reason, results=results)
-        if status == "FINISHED":
+        self.spool.append(identity, END, status=status, reason=reason, results=results)
+        if status is Status.FINISHED:
             self.outcome.finished.add(identity)
             with contextlib.suppress(Exception):  # a checkpoint too many is no reason to end a sweep
                 CheckpointStore(self.storage, identity).delete()

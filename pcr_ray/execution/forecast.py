@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -10,20 +11,41 @@ from typing import Any
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import DATASETS
+from pcr_ray.execution.options import RunOptions
+from pcr_ray.execution.plan import Plan
 from pcr_ray.methods import METHODS
-from pcr_ray.tracking.store import read_param
+from pcr_ray.text import duration
+from pcr_ray.tracking.runs import TrialRun
 
 BACKWARD = 2  # a backward pass over a forward one; evaluation is forward only
 KEY = ("dataset", "method", "model", "batch_size", "replay_batch_size", "views", "batchnorm")
 
 
-def stored_speeds(runs: Iterable[Any]) -> dict[tuple[Any, ...], float]:
+def describe(plan: Plan, options: RunOptions) -> str:
+    """How long the trials that are left will take, as one line."""
+    speeds = stored_speeds(plan.runs.values())
+    guesses = [seconds(trial, speeds) for trial in plan.todo.values()]
+    known = [g for g in guesses if g is not None]
+    if len(known) < len(guesses):
+        return "forecast: not possible before the image folder was read once"
+    sources = {key(trial) in speeds for trial in plan.todo.values()}
+    names = {True: "earlier trials' speed", False: "a short calibration on one CPU thread here"}
+    source = " and ".join(names[s] for s in sorted(sources, reverse=True))
+    text = f"forecast: {duration(sum(known))} of work, from {source}"
+    if options.address:
+        return text
+    cores = max(1, int((os.cpu_count() or 1) / plan.study.spec.resources.cpu))
+    at_once = min(options.max_concurrent or cores, cores, len(known))
+    return f"{text}; about {duration(max(sum(known) / at_once, *known))} with {at_once} at once"
+
+
+def stored_speeds(runs: Iterable[TrialRun]) -> dict[tuple[Any, ...], float]:
     """Median stream images per second of finished trials, by what decides it."""
     speeds: dict[tuple[Any, ...], list[float]] = {}
     for run in runs:
-        if run.info.status == "FINISHED" and "samples_per_second" in run.data.metrics:
-            settings = tuple(read_param(run.data.params.get(k, "")) for k in KEY)
-            speeds.setdefault(settings, []).append(run.data.metrics["samples_per_second"])
+        if run.finished and "samples_per_second" in run.metrics:
+            settings = tuple(run.params.get(k, "") for k in KEY)
+            speeds.setdefault(settings, []).append(run.metrics["samples_per_second"])
     return {k: median(v) for k, v in speeds.items()}
 
 

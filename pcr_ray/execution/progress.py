@@ -12,26 +12,27 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pcr_ray.config import TrialConfig
+from pcr_ray.execution import forecast
+from pcr_ray.execution.plan import Plan
 from pcr_ray.text import duration
-from pcr_ray.tracking.spool import Courier
+from pcr_ray.tracking.courier import Courier
+from pcr_ray.tracking.runs import Status
 
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
 
 
 class Progress:
-    """Counts trials and tasks; told of every event by the tracker."""
+    """Counts trials and tasks; told of every event by the callback."""
 
-    def __init__(
-        self, console: Console, trials: dict[str, TrialConfig], work: dict[str, float], series: str,
-        done: int, failed: int, total: int, courier: Courier,
-    ) -> None:  # fmt: skip
-        self.console, self.trials, self.series, self.courier = console, trials, series, courier
-        self.done, self.failed, self.total = done, failed, total
+    def __init__(self, console: Console, plan: Plan, courier: Courier) -> None:
+        self.console, self.courier = console, courier
+        self.trials, self.series = plan.todo, plan.study.spec.report.series
+        self.done, self.failed, self.total = len(plan.done), len(plan.failed), len(plan.study.trials)
         self.running: dict[str, float | None] = {}  # identity -> accuracy so far
         self.finals: dict[str, list[float]] = defaultdict(list)
         self.started_at = time.monotonic()
-        self._work, self._left = work, dict(work)
+        self._work = {identity: forecast.work(trial) for identity, trial in plan.todo.items()}
+        self._left = dict(self._work)
         self._worked = 0.0
         self._last_line = 0.0
         self._live: Live | None = None
@@ -60,12 +61,12 @@ class Progress:
             self.finals[self._label(identity)].append(metrics["final_accuracy"])
         self._line()
 
-    def ended(self, identity: str, status: str, reason: str | None) -> None:
+    def ended(self, identity: str, status: Status, reason: str | None) -> None:
         self.running.pop(identity, None)
         self._left.pop(identity, None)
-        self.done += status == "FINISHED"
-        self.failed += status == "FAILED"
-        if status == "FAILED":
+        self.done += status is Status.FINISHED
+        self.failed += status is Status.FAILED
+        if status is Status.FAILED:
             self.console.print(f"failed: {self._label(identity)} ({identity}): {reason}", markup=False, soft_wrap=True)
         self._line()
 

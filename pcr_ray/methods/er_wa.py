@@ -11,8 +11,8 @@ Differences from the authors' code:
 4. No distillation from the model of the previous task.
 5. Online: one epoch, ER's replay, doubled augmented batch; the authors train for many epochs per task, with a new head
    in each (preset `wa` sets what fields can set).
-`clamp: false` leaves out the minimum with 1, as the formula in the authors' paper and other public code (PyCIL) do: old weights
-may then be the longer ones, and new classes are scaled up.
+`clamp: false` leaves out the minimum with 1, as the formula in the authors' paper and other public code (PyCIL) do: old
+weights may then be the longer ones, and new classes are scaled up.
 The head is linear: a cosine head has no length to align.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,21 @@ from pcr_ray.config import FIELDS, TrialConfig
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.identity import identity
 from pcr_ray.methods import METHODS
+from pcr_ray.metrics import CLASSIFIERS, METRICS
+from pcr_ray.study import paper
 from pcr_ray.study.grid import adjusted, expand, is_field, matches, useless_rules
-from pcr_ray.study.presets import PRESETS, preset_fields
+from pcr_ray.study.presets import PRESETS
 from pcr_ray.study.reader import override, read_yaml, with_dotted_params
-from pcr_ray.study.resolve import ConfigProblems, Problem, explain, resolve
-from pcr_ray.study.schema import METRICS, SweepFile
+from pcr_ray.study.resolve import ConfigProblems, explain, resolve
+from pcr_ray.study.schema import ReportSpec, Resources, SweepFile
 from pcr_ray.text import did_you_mean
 
-PAPER_KEYS = ("value", "ci", "head", "preset")  # of a row of the paper's numbers, beside fields of a trial
+KEYS = {name: list(model.model_fields) for name, model in (("report", ReportSpec), ("resources", Resources))}
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """A validated sweep: its file's content, and its trials by identity in the file's order."""
+class Study:
+    """A validated sweep file: its content, and its trials by identity in the file's order."""
 
     spec: SweepFile
     trials: dict[str, TrialConfig]
@@ -42,8 +44,8 @@ class Sweep:
     def name(self) -> str:
         return self.spec.name
 
-    def trial_name(self, identity: str) -> str:
-        """The fields that tell this trial from the sweep's others."""
+    def describe(self, identity: str) -> str:
+        """The fields that tell this trial from the study's others."""
         flat = self.trials[identity].flat()
         parts = [f"{k}={flat.get(k)}" for k in self.varying if k != "method" and flat.get(k) is not None]
         return " ".join([str(flat["method"]), *parts])
@@ -55,7 +57,7 @@ class Sweep:
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def load(path: str | Path, overrides: list[str] | None = None) -> Sweep:
+def load(path: str | Path, overrides: list[str] | None = None) -> Study:
     """Read a sweep file and apply `--set` overrides."""
     path = Path(path)
     try:
@@ -77,7 +79,7 @@ def parse(
     folder: Path | None = None,
     *,
     stored: bool = False,
-) -> Sweep:
+) -> Study:
     """Validate a sweep file's content and expand it; raises one `InputError` with all problems.
 
     Overrides may leave a rule without use, or grids with the same trials. That holds for a `stored` file too: its
@@ -90,10 +92,7 @@ def parse(
     for text in overrides or []:
         override(content, text)
     problems = _unknown_keys(content)
-    try:
-        spec = _spec(content)
-    except ValidationError as error:
-        raise problems_error(where, problems + [str(p) for p in explain(error)]) from None
+    spec = _spec_or_problems(content, problems)
     problems += _check_names(spec)
     rules = [*spec.exclude, *(a.when for a in spec.adjust)]
     problems += [f"{place}: no trial of the file has {rule}" for place, rule in useless if rule in rules]
@@ -101,15 +100,25 @@ def parse(
     left = [(place, raw) for place, raw in combinations if not any(matches(raw, rule) for rule in spec.exclude)]
     if combinations and not left:
         problems.append("exclude: nothing is left to run")
-    sweep = _resolve_all(spec, left, problems, doubles=stored or bool(overrides))
-    sweep = _with_paper(sweep, folder, problems)
+    spec = paper.with_rows(spec, folder, problems)
+    study = _resolve_all(spec, left, problems, doubles=stored or bool(overrides))
     if problems:
         raise problems_error(where, problems)
-    return sweep
+    return study
 
 
 def _spec(content: Mapping[str, Any]) -> SweepFile:
     return SweepFile.model_validate({k: v for k, v in content.items() if k in SweepFile.model_fields})
+
+
+def _spec_or_problems(content: Mapping[str, Any], problems: list[str]) -> SweepFile:
+    """Goes on without the keys that do not fit the schema, so that what is wrong with the others is said too."""
+    try:
+        return _spec(content)
+    except ValidationError as error:
+        problems += [str(p) for p in explain(error, keys=KEYS)]
+        bad = {item["loc"][0] for item in error.errors()}
+        return _spec({"name": "unnamed"} | {k: v for k, v in content.items() if k not in bad})
 
 
 def _slips(content: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -139,8 +148,6 @@ def _check_names(spec: SweepFile) -> list[str]:
                 problems.append(f"{place}.params: write params.NAME and its values, such as params.alpha: [0.1, 0.5]")
             elif not is_field(key):
                 problems.append(f"{place}.{key}: unknown key{did_you_mean(str(key), FIELDS)}")
-    if isinstance(spec.resources, str) and spec.resources != "auto":
-        problems.append(f"resources: '{spec.resources}' is neither 'auto' nor a mapping with cpu and gpu")
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", spec.trainable):
         problems.append(f"trainable: '{spec.trainable}' is not of the form package.module:Class")
     for name in ("x", "series"):
@@ -150,10 +157,12 @@ def _check_names(spec: SweepFile) -> list[str]:
     if spec.report.y not in METRICS:
         problems.append(f"report.y: unknown metric{did_you_mean(spec.report.y, list(METRICS))}")
     problems += [
-        f"report.heads: '{h}' is neither softmax nor ncm" for h in spec.report.heads if h not in ("softmax", "ncm")
+        f"report.classifiers: unknown classifier{did_you_mean(name, list(CLASSIFIERS))}"
+        for name in spec.report.classifiers
+        if name not in CLASSIFIERS
     ]
-    if len(spec.report.heads) != len(set(spec.report.heads)) or not spec.report.heads:
-        problems.append("report.heads: give softmax, ncm or both, each once")
+    if len(spec.report.classifiers) != len(set(spec.report.classifiers)) or not spec.report.classifiers:
+        problems.append(f"report.classifiers: give {' or '.join(CLASSIFIERS)} or both, each once")
     problems += [
         f"report.ncm: unknown method '{m}'{did_you_mean(m, METHODS.names())}"
         for m in spec.report.ncm or []
@@ -164,7 +173,7 @@ def _check_names(spec: SweepFile) -> list[str]:
 
 def _resolve_all(
     spec: SweepFile, combinations: list[tuple[str, dict[str, Any]]], problems: list[str], *, doubles: bool
-) -> Sweep:
+) -> Study:
     trials: dict[str, TrialConfig] = {}
     raws: dict[str, tuple[str, dict[str, Any]]] = {}
     found: Counter[str] = Counter()
@@ -187,7 +196,7 @@ def _resolve_all(
         if raw == raws[key][1] and not doubles:
             found[f"{place}: duplicates of trials in {raws[key][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
-    return Sweep(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]))
+    return Study(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]))
 
 
 def _place(spec: SweepFile, grid: str, name: str) -> str:
@@ -205,55 +214,6 @@ def _varying(spec: SweepFile, raws: list[dict[str, Any]]) -> list[str]:
     """The fields that the file gives more than one value, in its order; what a preset says per method is not one."""
     keys = dict.fromkeys(k for place in (spec.fixed, spec.grid, *spec.grids) for k in place)
     return [k for k in keys if len({repr(raw.get(k)) for raw in raws}) > 1]
-
-
-def _with_paper(sweep: Sweep, folder: Path | None, problems: list[str]) -> Sweep:
-    """Replace the name of a CSV file of the paper's numbers by its rows."""
-    rows = sweep.spec.report.paper
-    if isinstance(rows, str):
-        import pandas as pd
-
-        try:
-            frame = pd.read_csv((folder or Path()) / rows, comment="#")
-        except (OSError, ValueError) as error:
-            problems.append(f"report.paper: {rows} (beside the sweep file) cannot be read: {error}")
-            return sweep
-        rows = [{k: _whole(v) for k, v in row.items() if v == v} for row in frame.to_dict("records")]
-    problems += [f"report.paper: a row without 'value': {row}" for row in rows if "value" not in row]
-    problems += [
-        f"report.paper: '{key}' is not a number in {row}"
-        for row in rows
-        for key in ("value", "ci")
-        if key in row and (not isinstance(row[key], int | float) or isinstance(row[key], bool))
-    ]
-    odd = {k for row in rows for k in row if not is_field(k) and k not in PAPER_KEYS}
-    problems += [f"report.paper: unknown column '{k}'{did_you_mean(k, FIELDS)}" for k in sorted(map(str, odd))]
-    for row in rows if not odd else []:
-        try:
-            paper_trial(sweep.spec.model_copy(update={"adjust": []}), row)
-        except ConfigProblems as error:
-            problems.append(f"report.paper: {error} in {row}")
-    report = sweep.spec.report.model_copy(update={"paper": rows})
-    return replace(sweep, spec=sweep.spec.model_copy(update={"report": report}))
-
-
-def _whole(value: Any) -> Any:
-    """pandas reads a column of whole numbers with gaps as floats."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def paper_trial(spec: SweepFile, row: Mapping[str, Any]) -> TrialConfig | None:
-    """The trial of which a row with a `preset` speaks, trained as this file trains such trials; raises ConfigProblems.
-
-    A row without a preset speaks of all trials that have the fields it names: None.
-    """
-    name = row.get("preset")
-    if name is None:
-        return None
-    if name not in PRESETS:
-        raise ConfigProblems([Problem("preset", f"unknown preset '{name}'{did_you_mean(str(name), list(PRESETS))}")])
-    fields = {k: v for k, v in row.items() if k not in PAPER_KEYS}
-    return resolve(adjusted(spec, preset_fields(name, fields) | fields)[0])
 
 
 def _near_files(path: Path) -> str:

@@ -84,6 +84,25 @@ PRESETS: dict[str, Preset] = {
             "softmax": "all",
         },
     ),
+    "resnet18_adam": Preset(
+        "the same setting of the PCR paper's second accuracy table, with what its text does not name as in PCR's own "
+        "code: Adam's default betas, no weight decay, no normalisation, shuffled classes, PCR's augmentation",
+        "Lin et al., PCR, CVPR 2023; github.com/FelixHuiweiLin/PCR",
+        {
+            "model": "resnet18",
+            "optimiser": "adam",
+            "lr": 0.001,
+            "replay_batch_size": 64,
+            "batch_size": 10,
+            "betas": [0.9, 0.999],
+            "weight_decay": 0.0,
+            "normalise": False,
+            "class_order": "shuffled",
+            "augment": "paper",
+            "views": "both",
+        },
+        methods={"pcr": {}},
+    ),
     "survey": Preset(
         "ER and its relatives without augmentation, as in the survey of online continual learning",
         "Mai et al., Neurocomputing 2022; github.com/RaptorMai/online-continual-learning",

@@ -159,8 +159,8 @@ def _settle_method(values: dict[str, Any]) -> list[Problem]:
     return problems
 
 
-def explain(error: ValidationError, prefix: str = "") -> Iterable[Problem]:
-    """pydantic's errors in our words, with the trap of YAML's numbers named."""
+def explain(error: ValidationError, prefix: str = "", keys: Mapping[str, list[str]] | None = None) -> Iterable[Problem]:
+    """pydantic's errors in our words, with the trap of YAML's numbers named; `keys` are those of nested mappings."""
     for item in error.errors():
         value = item["input"]
         if item["loc"][-1] == "str" and isinstance(value, Mapping | list):
@@ -168,6 +168,12 @@ def explain(error: ValidationError, prefix: str = "") -> Iterable[Problem]:
         branch = re.compile(r"[A-Z]|list\[")  # the name of a type that pydantic tried is no part of the place
         field = prefix + ".".join(str(p) for p in item["loc"] if not branch.match(str(p)))
         message = item["msg"][:1].lower() + item["msg"][1:]
+        if item["type"] == "extra_forbidden":
+            known = (keys or {}).get(str(item["loc"][0]))
+            yield Problem(field, "unknown key" + (did_you_mean(str(item["loc"][-1]), known) if known else ""))
+            continue
+        if item["type"] == "value_error":
+            message = message.removeprefix("value error, ")
         if item["type"] == "string_pattern_mismatch":
             message = "use letters, digits, '.', '_' and '-', a letter or digit first, at most 100"
         if item["type"] != "missing":

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pcr_ray.identity import TRAINABLE
+from pcr_ray.metrics import CLASSIFIERS
 
-METRICS = ("final_accuracy", "new_accuracy", "old_accuracy", "forgetting", "loss", "samples_per_second")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Resources(BaseModel):
-    """What one trial asks of the cluster."""
+    """What one trial asks of the cluster. `resources: auto` in a file means the defaults."""
 
     model_config = STRICT
-    cpu: float = Field(1, ge=0.01, le=10_000, description="CPUs, and CPU threads, of a trial")
-    gpu: float = Field(0, ge=0, le=10_000, description="GPUs of a trial; a fraction lets trials share one")
+    cpu: float = Field(1, ge=0.01, le=10_000, description="CPUs, and CPU threads, per trial")
+    gpu: float | None = Field(
+        None, ge=0, le=10_000, description="GPUs per trial; a fraction lets trials share one; default: a share if any"
+    )
     autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of failing at once")
+
+    def __str__(self) -> str:
+        gpu = "a share of a GPU where there is one" if self.gpu is None else f"{self.gpu:g} GPU"
+        return f"{self.cpu:g} CPU" + (f", {gpu}" if self.gpu != 0 else "")
 
 
 class Adjustment(BaseModel):
@@ -38,8 +44,8 @@ class ReportSpec(BaseModel):
     x: str = ""
     y: str = "final_accuracy"
     series: str = "method"
-    heads: list[str] = Field(default=["softmax", "ncm"])
-    ncm: list[str] | None = Field(None, description="methods whose nearest-mean head is shown; default: all")
+    classifiers: list[str] = Field(default=list(CLASSIFIERS))
+    ncm: list[str] | None = Field(None, description="methods whose nearest-mean classifier is shown; default: all")
     paper: str | list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -56,6 +62,13 @@ class SweepFile(BaseModel):
     grids: list[dict[str, Any]] = Field(default_factory=list)
     adjust: list[Adjustment] = Field(default_factory=list)
     exclude: list[dict[str, Any]] = Field(default_factory=list)
-    resources: str | Resources = "auto"
+    resources: Resources = Field(default_factory=Resources)
     retries: int = Field(2, ge=0)
     report: ReportSpec = Field(default_factory=ReportSpec)
+
+    @field_validator("resources", mode="before")
+    @classmethod
+    def _auto(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "auto":
+            raise ValueError("expected 'auto' or a mapping with cpu and gpu")
+        return Resources() if value == "auto" else value

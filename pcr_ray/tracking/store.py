@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pcr_ray.errors import InputError
-from pcr_ray.text import redact
+from pcr_ray.errors import InputError, NotNowError
+from pcr_ray.text import first_line, redact
+from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, Status, Tag, TrialRun
 
-EXPERIMENT = "pcr_ray"
-KIND, IDENTITY, SWEEP, REASON = "pcr_ray.kind", "pcr_ray.identity", "pcr_ray.sweep", "pcr_ray.reason"
-PARENT = "mlflow.parentRunId"
 PAGE = 1000
+IDENTITIES_PER_REQUEST = 200
+LOCKED_PATIENCE = 60.0  # seconds that a locked database is waited for at the start
 
 # A server that is away is met with our own patience: waiting inside a request would block everything behind it.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-logging.getLogger("alembic").setLevel(logging.WARNING)
+SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
 
 
 def tracking_uri(given: str | None = None) -> str:
@@ -37,7 +39,14 @@ def tracking_uri(given: str | None = None) -> str:
     return uri
 
 
-class Record:
+def _configure() -> None:
+    """Before MLflow is imported: it reads its settings then."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+class Store:
     """One tracking store. Opened on first use, so that it can be made anywhere and copied."""
 
     def __init__(self, uri: str) -> None:
@@ -51,6 +60,7 @@ class Record:
     @property
     def client(self) -> Any:
         if self._client is None:
+            _configure()
             from mlflow import MlflowClient
 
             self._client = MlflowClient(tracking_uri=self.uri)
@@ -87,22 +97,32 @@ class Record:
         return file if self.uri.startswith("sqlite:///") and not file.exists() else None
 
     def open(self) -> None:
-        """Reach the store or say clearly that it cannot be reached."""
-        with self.guarded():
-            _ = self.experiment
+        """Reach the store or say clearly that it cannot be reached. A locked database is waited for."""
+        deadline = time.monotonic() + LOCKED_PATIENCE
+        while True:
+            try:
+                with self.guarded():
+                    _ = self.experiment
+                return
+            except NotNowError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """What the store says when it fails, as one message without credentials."""
+        _configure()
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             yield
         except (MlflowException, OSError, SQLAlchemyError) as error:
-            raise InputError(
-                f"the tracking store {redact(self.uri)} cannot be used: {redact(error).splitlines()[0][:300]}\n"
-                "  Start it, or name another with --tracking-uri or MLFLOW_TRACKING_URI."
+            raise NotNowError(
+                f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n"
+                "  Start it and run the same command again, or name another with --tracking-uri or "
+                "MLFLOW_TRACKING_URI."
             ) from None
 
     def reachable(self) -> bool:
@@ -112,29 +132,70 @@ class Record:
             return False
         return True
 
-    def runs(self, **tags: str) -> Iterator[Any]:
-        """All runs with these tags, newest first; keys are given without the `pcr_ray.` prefix."""
-        parts = [f"tags.`pcr_ray.{key}` = '{value}'" for key, value in tags.items()]
+    def trials(self, identities: Collection[str]) -> dict[str, TrialRun]:
+        """The run that stands for each of these trials, where there is one.
+
+        The cost follows the number of trials asked for, not the size of the store.
+        """
+        found: dict[str, TrialRun] = {}
+        for run in self._trial_runs(list(identities)):
+            if run.identity in identities and (run.identity not in found or run.outranks(found[run.identity])):
+                found[run.identity] = run
+        return found
+
+    def _trial_runs(self, identities: list[str]) -> Iterator[TrialRun]:
+        for i in range(0, len(identities), IDENTITIES_PER_REQUEST):
+            digests = ", ".join(f"'{identity}'" for identity in identities[i : i + IDENTITIES_PER_REQUEST])
+            text = f"datasets.name = '{TRIAL_INPUT}' and datasets.digest IN ({digests})"
+            yield from map(TrialRun.read, self._search(text))
+        # Runs of the first version have no such input. Their identities are the same.
+        yield from map(TrialRun.read, self._search(f"tags.`{Tag.KIND}` = 'trial' and tags.`{Tag.FORM}` IS NULL"))
+
+    def attempts(self, identity: str) -> list[TrialRun]:
+        """Every run of one trial, the newest first."""
+        runs = self._search(f"tags.`{Tag.KIND}` = 'trial' and tags.`{Tag.IDENTITY}` = '{identity}'")
+        return sorted(map(TrialRun.read, runs), key=lambda run: -run.started)
+
+    def curves(self, runs: Iterable[TrialRun], metrics: list[str]) -> dict[tuple[str, str], list[float]]:
+        """(run id, metric) -> values after each task; histories are asked only where a run has no tag of them."""
+        found: dict[tuple[str, str], list[float]] = {}
+        asked: list[tuple[str, str]] = []
+        for run in runs:
+            for metric in metrics:
+                if metric in run.metrics and run.curves is None:
+                    asked.append((run.run_id, metric))
+                elif run.curves and metric in run.curves:
+                    found[run.run_id, metric] = run.curves[metric]
+        with ThreadPoolExecutor(8) as pool:
+            found |= dict(zip(asked, pool.map(lambda item: self.history(*item), asked)))
+        return found
+
+    def history(self, run_id: str, metric: str) -> list[float]:
+        steps = {m.step: m.value for m in self.client.get_metric_history(run_id, metric)}
+        return [value for _, value in sorted(steps.items())]
+
+    def sweep_run(self, name: str) -> Any | None:
+        """The id of a sweep's parent run."""
+        found = self._search(f"tags.`{Tag.KIND}` = 'sweep' and tags.`{Tag.SWEEP}` = '{name}'")
+        return next((run.info.run_id for run in found), None)
+
+    def sweep_names(self) -> list[str]:
+        return sorted({run.data.tags[Tag.SWEEP] for run in self._search(f"tags.`{Tag.KIND}` = 'sweep'")})
+
+    def running_under(self, parent: str) -> list[str]:
+        """Ids of a sweep's children that are marked as running."""
+        text = f"tags.`{Tag.PARENT}` = '{parent}' and attributes.status = '{Status.RUNNING.value}'"
+        return [run.info.run_id for run in self._search(text)]
+
+    def _search(self, text: str) -> Iterator[Any]:
+        """All runs that a filter names, newest first."""
         token = None
         while True:
-            page = self.client.search_runs([self.experiment], " and ".join(parts), max_results=PAGE, page_token=token)
+            page = self.client.search_runs([self.experiment], text, max_results=PAGE, page_token=token)
             yield from page
             token = page.token
             if not token:
                 return
-
-    def trials(self) -> dict[str, Any]:
-        """Every trial's run by identity, a finished one preferred."""
-        found: dict[str, Any] = {}
-        for run in self.runs(kind="trial"):
-            identity = run.data.tags.get(IDENTITY)
-            if identity and (identity not in found or run.info.status == "FINISHED"):
-                found[identity] = run
-        return found
-
-    def sweep_run(self, name: str) -> Any | None:
-        """The parent run of a sweep."""
-        return next(self.runs(kind="sweep", sweep=name), None)
 
     def artifact_text(self, run_id: str, path: str) -> str | None:
         from mlflow.artifacts import download_artifacts
@@ -145,15 +206,3 @@ class Record:
         except (MlflowException, OSError):
             return None
         return Path(local).read_text()
-
-
-def param_text(value: Any) -> str:
-    """A config value as an MLflow parameter; `read_param` turns it back."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def read_param(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -1,60 +1,69 @@
-"""The parent run of a sweep in MLflow: one a sweep name, holding its file, versions, report and figures."""
+"""The parent run of a sweep in MLflow: one per sweep name, holding its file, versions, report and figures."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from pcr_ray import __version__
-from pcr_ray.study.load import Sweep
-from pcr_ray.text import redact
-from pcr_ray.tracking.store import KIND, SWEEP, Record
+from pcr_ray.provenance import commit
+from pcr_ray.study.load import Study
+from pcr_ray.tracking.runs import Status, Tag
+from pcr_ray.tracking.store import Store
 
 PACKAGES = ("torch", "torchvision", "ray", "mlflow", "numpy", "scikit-learn", "pillow")
 REPORT_FILES = ("results.csv", "report.md", "report.html", "table.tex", "*.png")
 
 
-class ParentRun:
-    """Found again when a sweep continues, so that children of all invocations hang under one run."""
+class SweepRun:
+    """Found again when a sweep continues, so that children of all invocations hang under one run.
 
-    def __init__(self, record: Record, sweep: Sweep) -> None:
-        self.record, self.sweep = record, sweep
-        found = record.sweep_run(sweep.name)
-        tags = {KIND: "sweep", SWEEP: sweep.name, "mlflow.note.content": sweep.spec.description}
-        if commit := _git_commit():
-            tags["mlflow.source.git.commit"] = commit
-        if found is None:
-            created = record.client.create_run(record.experiment, tags=tags, run_name=sweep.name)
-            self.run_id = created.info.run_id
-        else:
-            self.run_id = found.info.run_id
-            record.client.update_run(self.run_id, status="RUNNING")
-            for key, value in tags.items():
-                record.client.set_tag(self.run_id, key, value)
+    Nothing is written before `begin`: a command that is refused leaves the record as it was.
+    """
+
+    def __init__(self, store: Store, study: Study) -> None:
+        self.store, self.study = store, study
+        self._run_id: str | None = None
+        self.begun = False
+
+    @property
+    def run_id(self) -> str:
+        """Made where there is none yet."""
+        if self._run_id is None:
+            self._run_id = self.store.sweep_run(self.study.name)
+        if self._run_id is None:
+            tags = {Tag.KIND: "sweep", Tag.SWEEP: self.study.name}
+            created = self.store.client.create_run(self.store.experiment, tags=tags, run_name=self.study.name)
+            self._run_id = str(created.info.run_id)
+        return self._run_id
+
+    def begin(self) -> None:
+        """This invocation runs trials: store the file and the versions that it runs with."""
+        client, self.begun = self.store.client, True
+        client.update_run(self.run_id, status=Status.RUNNING)
+        tags = {Tag.NOTE: self.study.spec.description, Tag.COMMIT: commit() or ""}
+        for key, value in tags.items():
+            if value:
+                client.set_tag(self.run_id, key, value)
+        # Children that a killed driver left running; those that are still asked for will run again.
+        for child in self.store.running_under(self.run_id):
+            client.set_terminated(child, status=Status.KILLED)
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "sweep.yaml").write_text(sweep.to_yaml())
+            (Path(folder) / "sweep.yaml").write_text(self.study.to_yaml())
             (Path(folder) / "versions.json").write_text(json.dumps(versions(), indent=1) + "\n")
-            record.client.log_artifacts(self.run_id, folder)
+            client.log_artifacts(self.run_id, folder)
 
-    def tidy(self, known: dict[str, Any]) -> None:
-        """Runs of this sweep that a killed driver left RUNNING; those that are still asked for will run again."""
-        for run in known.values():
-            if run.info.status == "RUNNING" and run.data.tags.get(SWEEP) == self.sweep.name:
-                self.record.client.set_terminated(run.info.run_id, status="KILLED")
-
-    def conclude(self, folder: Path, status: str) -> None:
+    def conclude(self, folder: Path, status: Status) -> None:
         """Upload the report and close the run."""
         for pattern in REPORT_FILES:
             for file in folder.glob(pattern):
-                self.record.client.log_artifact(self.run_id, str(file))
+                self.store.client.log_artifact(self.run_id, str(file))
         self.close(status)
 
-    def close(self, status: str) -> None:
-        self.record.client.set_terminated(self.run_id, status=status)
+    def close(self, status: Status) -> None:
+        self.store.client.set_terminated(self.run_id, status=status)
 
 
 def versions() -> dict[str, str]:
@@ -65,12 +74,3 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _git_commit() -> str | None:
-    """Of the code that runs, where it is a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return redact(subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip())
-    except (OSError, subprocess.SubprocessError):
-        return None

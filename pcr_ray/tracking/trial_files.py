@@ -9,24 +9,24 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-Matrix = list[list[float]]
+from pcr_ray.metrics import CLASSIFIERS, Matrix
 
 
-def log_trial(client: Any, run: str, results: dict[str, Any]) -> None:
+def log(client: Any, run: str, results: dict[str, Any]) -> None:
     """All files of a trial in one call."""
     with tempfile.TemporaryDirectory() as folder:
-        write_trial(Path(folder), results)
+        write(Path(folder), results)
         client.log_artifacts(run, folder)
 
 
-def write_trial(folder: Path, results: dict[str, Any]) -> None:
+def write(folder: Path, results: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps(results["config"], indent=1) + "\n")
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    for prefix, title in (("", "the method's classifier"), ("ncm_", "nearest class mean")):
-        matrix: Matrix = results[f"{prefix}accuracy_matrix"]
-        if matrix:
-            (folder / f"{prefix}accuracy_matrix.csv").write_text(matrix_csv(matrix))
-            heat_map(matrix, title).savefig(folder / f"{prefix}accuracy_matrix.png", dpi=100)
+    for classifier in CLASSIFIERS.values():
+        name = classifier.metric("accuracy_matrix")
+        if matrix := results[name]:
+            (folder / f"{name}.csv").write_text(matrix_csv(matrix))
+            heat_map(matrix, classifier.title).savefig(folder / f"{name}.png", dpi=100)
 
 
 def matrix_csv(matrix: Matrix) -> str:

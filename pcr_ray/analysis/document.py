@@ -1,0 +1,177 @@
+"""An answer as a report: results.csv, report.md, report.html, table.tex, figures, and tables on the console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pcr_ray.analysis import tables
+from pcr_ray.analysis.render import Block, Code, Heading, Items, Paragraph, Picture, latex, markdown, page
+from pcr_ray.analysis.results import Answer, Cell, cell_key, label, x_field
+from pcr_ray.analysis.stats import Estimate
+from pcr_ray.analysis.views.curves import curves
+from pcr_ray.analysis.views.lines import lines
+from pcr_ray.errors import InputError
+from pcr_ray.study.load import Study
+from pcr_ray.text import count
+
+PLOTS = 9  # learning curves of at most so many x values: more are too small to read
+LISTED = 50  # missing trials by name
+
+
+def write(answer: Answer, folder: Path) -> Path:
+    """All files of the report."""
+    try:
+        _write(answer, folder)
+    except OSError as error:
+        raise InputError(f"the report cannot be written to {folder}: {error}; name another place with --out") from None
+    return folder
+
+
+def _write(answer: Answer, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    answer.frame.to_csv(folder / "results.csv", index=False)
+    for old in folder.glob("*.png"):
+        old.unlink()
+    spec = answer.study.spec
+    title = f"Sweep {spec.name}"
+    blocks: list[Block] = []
+    if spec.description:
+        blocks.append(Paragraph(spec.description.strip()))
+    if spec.report.question:
+        blocks += [Heading("Question"), Paragraph(spec.report.question.strip())]
+    blocks += [Heading("Answer"), *_state(answer)]
+    tex = ""
+    panels = tables.panels(answer)
+    for number, (panel, cells) in enumerate(panels, start=1):
+        suffix = f"_{number}" if len(panels) > 1 else ""
+        heading = tables.heading(panel)
+        if heading:
+            blocks.append(Heading(heading, 3))
+        grid = tables.table(answer, cells)
+        blocks.append(grid)
+        place = f", {heading}" if heading else ""
+        tex += latex(f"{tables.metric_of(answer).label}{place}. Mean and 95% CI. {shared(answer.study)}".strip(), grid)
+        blocks += _figures(answer, cells, folder, suffix, heading)
+    blocks += _appendix(answer)
+    (folder / "table.tex").write_text(tex)
+    (folder / "report.md").write_text(markdown(title, blocks))
+    (folder / "report.html").write_text(page(title, blocks))
+
+
+def _state(answer: Answer) -> list[Block]:
+    total = len(answer.study.trials)
+    done = total - len(answer.missing) - len(answer.failed)
+    text = f"{done} of {count(total, 'trial')} are finished."
+    if answer.missing:
+        text += f" {len(answer.missing)} have not finished yet: what follows is preliminary."
+    if answer.failed:
+        text += f" {len(answer.failed)} failed, see below."
+    blocks: list[Block] = [
+        Paragraph(" ".join([text, shared(answer.study)])),
+        Paragraph(f"{tables.metric_of(answer).label}: mean ± 95 % confidence interval (t distribution), n seeds."),
+    ]
+    return blocks + ([Paragraph(note)] if (note := tables.code_note(answer)) else [])
+
+
+def shared(study: Study) -> str:
+    """What all trials have in common, as the file or --set says: a quick look must not pass for the study."""
+    spec = study.spec
+    parts = [f"preset {p}" for p in spec.presets] + [f"{k} {v}" for k, v in spec.fixed.items()]
+    but = ", but for adjustments" if spec.adjust else ""
+    return f"In all trials{but}: {', '.join(parts)}." if parts else ""
+
+
+def _figures(answer: Answer, cells: list[Cell], folder: Path, suffix: str, heading: str) -> list[Block]:
+    study, xs, x_name = answer.study, tables.columns(answer, cells), x_field(answer.study)
+    metric = tables.metric_of(answer)
+    names = list(dict.fromkeys(label(c, study) for c in answer.cells))
+    blocks: list[Block] = []
+    if x_name and len(xs) > 1:
+        data, across, paper = _line_data(study, cells, xs)
+        figure = lines(data, across, paper, names, xlabel=x_name, ylabel=metric.label, title=heading or study.spec.name)
+        file = folder / f"{metric.name}_by_{x_name.replace('.', '_')}{suffix}.png"
+        figure.savefig(file, dpi=130)
+        blocks.append(Picture(file, f"{metric.label} by {x_name}"))
+    stages = _stages(answer, cells, xs, x_name)
+    if any(len(run) > 1 for series in stages.values() for runs in series.values() for run in runs):
+        file = folder / f"learning_curves{suffix}.png"
+        first = f" (the first {PLOTS} of {len(xs)} values of {x_name})" if len(xs) > PLOTS else ""
+        title = f"Accuracy on the tasks seen so far{first}"
+        curves(stages, names, ylabel="average accuracy in %", title=title).savefig(file, dpi=130)
+        blocks.append(Picture(file, f"Average accuracy after each task{first}"))
+    return blocks
+
+
+def _line_data(
+    study: Study, cells: list[Cell], xs: list[Any]
+) -> tuple[dict[str, dict[Any, Estimate]], dict[str, Estimate], dict[str, dict[Any, float]]]:
+    """By series: points over x, levels of those that ignore x, and the paper's numbers."""
+    data: dict[str, dict[Any, Estimate]] = {}
+    across: dict[str, Estimate] = {}
+    paper: dict[str, dict[Any, float]] = {}
+    for cell in cells:
+        name = label(cell, study)
+        if cell.x in xs:
+            data.setdefault(name, {})[cell.x] = cell.estimate
+        else:
+            across[name] = cell.estimate
+        if cell.paper:
+            paper.setdefault(name, {})[cell.x] = cell.paper["value"]
+    return data, across, paper
+
+
+def _stages(answer: Answer, cells: list[Cell], xs: list[Any], x_name: str) -> dict[str, dict[str, list[list[float]]]]:
+    """Heading -> series -> one curve per seed."""
+    stages: dict[str, dict[str, list[list[float]]]] = {f"{x_name} {x}" if x_name else "": {} for x in xs[:PLOTS]}
+    by_key = {(c.panel, c.series, c.classifier, c.x): c for c in cells}
+    for (identity, classifier), curve in answer.curves.items():
+        cell = by_key.get(cell_key(answer.study, answer.study.trials[identity], classifier))
+        if cell is None:
+            continue
+        for x in xs[:PLOTS] if cell.x not in xs else [cell.x]:
+            place = f"{x_name} {x}" if x_name else ""
+            if place in stages:
+                stages[place].setdefault(label(cell, answer.study), []).append(curve)
+    return stages
+
+
+def _appendix(answer: Answer) -> list[Block]:
+    study = answer.study
+    blocks: list[Block] = []
+    if answer.failed:
+        blocks.append(Heading("Failed trials"))
+        blocks.append(Items([f"{study.describe(i)}: {reason}" for i, reason in answer.failed.items()]))
+    if answer.missing:
+        names = [study.describe(i) for i in answer.missing]
+        more = [f"… and {len(names) - LISTED} more"] if len(names) > LISTED else []
+        blocks += [Heading("Missing trials"), Items(names[:LISTED] + more)]
+    blocks += [Heading("The sweep as it was run"), Code(study.to_yaml(paper=False).strip())]
+    return blocks
+
+
+def show(answer: Answer, console: Console) -> None:
+    """The answer on the console."""
+    if common := shared(answer.study):
+        console.print(common, markup=False)
+    for panel, cells in tables.panels(answer):
+        grid = tables.table(answer, cells)
+        heading = tables.heading(panel)
+        title = f"{tables.metric_of(answer).label}, mean ± 95 % CI" + (f": {heading}" if heading else "")
+        console.print(title, markup=False)
+        view = Table()
+        for j, name in enumerate(grid.header):
+            view.add_column(name, justify="left" if j == 0 else "right")
+        for i, row in enumerate(grid.rows):
+            view.add_row(*(f"[bold]{escape(t)}[/]" if (i, j) in grid.bold else escape(t) for j, t in enumerate(row)))
+        console.print(view)
+    if note := tables.code_note(answer):
+        console.print(note, markup=False, soft_wrap=True)
+    if answer.missing:
+        console.print(f"{len(answer.missing)} of {len(answer.study.trials)} trials are not finished: preliminary.")
+    for identity, reason in answer.failed.items():
+        console.print(f"failed: {answer.study.describe(identity)}: {reason}", markup=False, soft_wrap=True)

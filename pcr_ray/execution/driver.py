@@ -1,0 +1,181 @@
+"""Drives one sweep on this machine or a cluster: from the plan to the last delivered number."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pcr_ray.config import TrialConfig
+from pcr_ray.console import console
+from pcr_ray.datasets import available, prepare
+from pcr_ray.errors import InputError, NotNowError
+from pcr_ray.execution import cluster, forecast, tuner
+from pcr_ray.execution.options import RunOptions
+from pcr_ray.execution.plan import Plan, make_plan
+from pcr_ray.execution.progress import Progress
+from pcr_ray.study.load import Study
+from pcr_ray.text import redact
+from pcr_ray.tracking.courier import Courier
+from pcr_ray.tracking.runs import Status
+from pcr_ray.tracking.spool import Spool
+from pcr_ray.tracking.store import Store, tracking_uri
+from pcr_ray.tracking.sweep_run import SweepRun
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a sweep stands at the end of an invocation."""
+
+    failed: dict[str, str]  # identity -> reason
+    stopped: bool  # trials are left to run
+    delivered: bool  # every number is in MLflow
+    sweep_run: SweepRun
+
+    @property
+    def status(self) -> Status:
+        return Status.KILLED if self.stopped else Status.FAILED if self.failed else Status.FINISHED
+
+
+@contextlib.contextmanager
+def held(folder: Path, name: str) -> Iterator[None]:
+    """The sweep's folder, for one process at a time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise NotNowError(
+            f"sweep '{name}' is being run by another process (it holds {folder / '.lock'}): wait for it or stop it"
+        ) from None
+    except OSError as error:
+        raise InputError(f"--out {folder.parent}: cannot be used: {error}") from None
+    with lock:
+        yield
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[None]:
+    """SIGTERM and SIGUSR1 stop a sweep as Ctrl-C does. Tune has handlers of its own for SIGINT and SIGUSR1."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python handles signals in the main thread only
+        return
+
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def preview(study: Study, options: RunOptions) -> None:
+    """The plan and a forecast; refuses what a run would refuse, and leaves nothing behind."""
+    store = Store(tracking_uri(options.tracking_uri))
+    if store.missing_file:  # do not make a database for a look
+        plan = make_plan(study, None, options.root, rerun=options.rerun)
+    else:
+        store.open()
+        with store.guarded():
+            plan = make_plan(study, store, options.root, rerun=options.rerun)
+    tuner.check_trainable(study.spec.trainable)
+    for trial in _datasets(plan.todo):
+        if not options.address:
+            available(trial, options.root)
+    resources = study.spec.resources
+    if not options.address:
+        cluster.fit(resources, cluster.local_nodes(resources))
+    _show(plan, store)
+    console.print(f"per trial: {resources}")
+    if plan.todo:
+        console.print(forecast.describe(plan, options), soft_wrap=True)
+
+
+def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any = None) -> Result:
+    """Run what is left of a study. The record changes only once everything that can be refused was not."""
+    folder = options.folder(study.name)
+    tuner.load_trainable(study.spec.trainable)
+    store.open()
+    spool = Spool(folder / "spool")
+    sweep_run = SweepRun(store, study)
+    courier = Courier(spool, store, study.name, lambda: sweep_run.run_id)
+    with store.guarded():
+        courier.deliver_all()
+        plan = make_plan(study, store, options.root, spooled=spool.finished(), rerun=options.rerun)
+    _show(plan, store)
+    failed, stopped = dict(plan.failed), False
+    if plan.todo:
+        if not options.address:
+            for trial in _datasets(plan.todo):
+                prepare(trial, options.root)  # absent data is one error before anything starts
+        outcome = _launch(plan, options, spool, courier, sweep_run, scheduler)
+        failed |= outcome.failed
+        stopped = len(outcome.finished) + len(outcome.failed) < len(plan.todo)
+    else:
+        with store.guarded():
+            sweep_run.begin()
+    delivered = courier.close(options.flush_seconds)
+    if not delivered:
+        console.print(
+            f"MLflow is away ({courier.trouble}): the numbers wait in {spool.folder} and are delivered "
+            "when this command is run again",
+            soft_wrap=True, markup=False,
+        )  # fmt: skip
+    return Result(failed, stopped, delivered, sweep_run)
+
+
+def _launch(
+    plan: Plan, options: RunOptions, spool: Spool, courier: Courier, sweep_run: SweepRun, scheduler: Any
+) -> Any:  # fmt: skip
+    from pcr_ray.execution.callback import TuneTracker
+
+    storage = options.checkpoints(plan.study.name)
+    # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
+    with cluster.connected(options.address, options.verbose), stop_signals():
+        resources = cluster.settle(plan.study.spec.resources)
+        at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
+        console.print(f"running {at_once} at once, each with {resources}")
+        if blind := cluster.nodes_without(storage):
+            console.print(
+                f"warning: {storage} is not shared with {', '.join(blind)}: a trial that moves there starts over"
+            )
+        with sweep_run.store.guarded():
+            sweep_run.begin()
+        courier.start()
+        view = Progress(console, plan, courier)
+        tracker = TuneTracker(plan, spool, courier, storage, view)
+        try:
+            with view:
+                try:
+                    tuner.run(plan.study, plan.todo, options, resources, tracker, scheduler)
+                finally:
+                    tracker.stop_running()
+        except BaseException:
+            with contextlib.suppress(Exception):  # the error matters more than the parent's status
+                sweep_run.close(Status.KILLED)
+            raise
+    return tracker.outcome
+
+
+def _show(plan: Plan, store: Store) -> None:
+    console.print(f"[bold]{plan.study.name}[/]: {plan.describe()}", soft_wrap=True)
+    if plan.study.collapsed:
+        console.print(f"{plan.study.collapsed} combinations left out: the same trials as others")
+    if plan.outdated:
+        console.print("  --rerun changed runs trials of other code again")
+    console.print(f"record: {redact(store.uri)}", soft_wrap=True, markup=False)
+
+
+def _datasets(trials: dict[str, TrialConfig]) -> list[TrialConfig]:
+    """One trial of every dataset in use."""
+    return list({(t.dataset, t.folder, t.image_size): t for t in trials.values()}.values())

@@ -1,0 +1,82 @@
+"""What there is to do: done is done, whichever sweep finished a trial; what changed since is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from pcr_ray.config import TrialConfig
+from pcr_ray.datasets import known_fingerprint
+from pcr_ray.provenance import changed, code_of
+from pcr_ray.study.load import Study
+from pcr_ray.text import count
+from pcr_ray.tracking.runs import Status, TrialRun
+from pcr_ray.tracking.store import Store
+
+UNKNOWN = "its code was not recorded"
+DATA = "the data of "
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The trials of a study by what is known of them."""
+
+    study: Study
+    runs: dict[str, TrialRun]  # what stands for each trial in the record
+    done: set[str]
+    failed: dict[str, str]  # failed before, and not to be tried again: identity -> reason
+    outdated: dict[str, list[str]]  # done, with other code: identity -> what differs
+    todo: dict[str, TrialConfig]
+    again: set[str]  # of `todo`: those that are done and run again on request
+
+    def describe(self) -> str:
+        """`27 trials over method, seed: 12 done (3 of them with other code: pcr_ray/methods/pcr.py), 15 to run`."""
+        study = self.study
+        over = f" over {', '.join(study.varying)}" if study.varying else ""
+        parts = [f"{len(self.done)} done"]
+        if self.outdated:
+            sources = Counter(source for sources in self.outdated.values() for source in sources)
+            names = [name for name, _ in sources.most_common(3)] + ["…"] * (len(sources) > 3)
+            kinds = sorted({"data" if source.startswith(DATA) else "code" for source in sources})
+            parts[0] += f" ({len(self.outdated)} of them with other {' or '.join(kinds)}: {', '.join(names)})"
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed before")
+        again = f", {len(self.again)} of them again" if self.again else ""
+        return f"{count(len(study.trials), 'trial')}{over}: {', '.join(parts)}, {len(self.todo)} to run{again}"
+
+
+def make_plan(
+    study: Study, store: Store | None, root: Path, *, spooled: Set[str] = frozenset(), rerun: str | None = None
+) -> Plan:  # fmt: skip
+    """`spooled` trials are finished and wait for their delivery. Without a store nothing is done yet."""
+    runs = store.trials(study.trials.keys()) if store else {}
+    done, again = set(), set()
+    failed: dict[str, str] = {}
+    outdated: dict[str, list[str]] = {}
+    todo: dict[str, TrialConfig] = {}
+    for identity, trial in study.trials.items():
+        run = runs.get(identity)
+        if run and run.finished and (differences := _differences(trial, study.spec.trainable, run, root)):
+            outdated[identity] = differences
+        if identity in spooled or (run and run.finished):
+            done.add(identity)
+            if rerun == "all" or (rerun == "changed" and identity in outdated):
+                again.add(identity)
+                todo[identity] = trial
+        elif run and run.status is Status.FAILED and rerun is None:
+            failed[identity] = run.reason or "unknown"
+        else:
+            todo[identity] = trial
+    # The first seed of everything comes first: an early look compares like with like.
+    todo = dict(sorted(todo.items(), key=lambda item: item[1].seed))
+    return Plan(study, runs, done - again, failed, {i: d for i, d in outdated.items() if i not in again}, todo, again)
+
+
+def _differences(trial: TrialConfig, trainable: str, run: TrialRun, root: Path) -> list[str]:
+    if run.sources is None:
+        return [UNKNOWN]
+    names = changed(run.sources, code_of(trial, trainable).sources)
+    data = known_fingerprint(trial, root)
+    return names + ([f"{DATA}{trial.dataset}"] if data and run.data and data != run.data else [])

@@ -1,0 +1,100 @@
+"""The paper's numbers in a sweep file: rows of a CSV file beside it, or written out, and which trials they speak of."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pcr_ray.config import FIELDS, TrialConfig
+from pcr_ray.metrics import SOFTMAX
+from pcr_ray.study.grid import adjusted, is_field
+from pcr_ray.study.presets import PRESETS, preset_fields
+from pcr_ray.study.resolve import ConfigProblems, Problem, resolve
+from pcr_ray.study.schema import SweepFile
+from pcr_ray.text import did_you_mean
+
+KEYS = ("value", "ci", "classifier", "preset")  # of a row, beside fields of a trial
+WITHOUT_EFFECT = ("seed", "proxy_gradients", *TrialConfig.labels)  # on whether a trial is the paper's
+
+Row = Mapping[str, Any]
+
+
+def with_rows(spec: SweepFile, folder: Path | None, problems: list[str]) -> SweepFile:
+    """The file with the name of a CSV file replaced by its rows; what is wrong with them goes into `problems`."""
+    rows: Any = spec.report.paper
+    if isinstance(rows, str):
+        try:
+            rows = _read((folder or Path()) / rows)
+        except (OSError, ValueError, csv.Error) as error:
+            problems.append(f"report.paper: {rows} (beside the sweep file) cannot be read as CSV: {error}")
+            return spec.model_copy(update={"report": spec.report.model_copy(update={"paper": []})})
+    problems += [f"report.paper: a row without 'value': {row}" for row in rows if "value" not in row]
+    problems += [
+        f"report.paper: '{key}' is not a number in {row}"
+        for row in rows
+        for key in ("value", "ci")
+        if key in row and (not isinstance(row[key], int | float) or isinstance(row[key], bool))
+    ]
+    odd = {k for row in rows for k in row if not is_field(k) and k not in KEYS}
+    problems += [f"report.paper: unknown column '{k}'{did_you_mean(k, FIELDS)}" for k in sorted(map(str, odd))]
+    for row in rows if not odd else []:
+        try:
+            trial_of(spec.model_copy(update={"adjust": []}), row)
+        except ConfigProblems as error:
+            problems.append(f"report.paper: {error} in {row}")
+    return spec.model_copy(update={"report": spec.report.model_copy(update={"paper": rows})})
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    """Rows of a CSV file; empty cells are left out, lines that begin with # are comments."""
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#"]
+    rows = [{k: _value(v) for k, v in row.items() if v} for row in csv.DictReader(lines, strict=True)]
+    if any(None in row for row in rows):
+        raise ValueError("a row has more cells than there are columns")
+    return rows
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def trial_of(spec: SweepFile, row: Row) -> TrialConfig | None:
+    """The trial of which a row with a `preset` speaks, trained as this file trains such trials; raises ConfigProblems.
+
+    A row without a preset speaks of all trials that have the fields it names: None.
+    """
+    name = row.get("preset")
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ConfigProblems([Problem("preset", f"unknown preset '{name}'{did_you_mean(str(name), list(PRESETS))}")])
+    fields = {k: v for k, v in row.items() if k not in KEYS}
+    return resolve(adjusted(spec, preset_fields(name, fields) | fields | {"preset": name})[0])
+
+
+def row_of(spec: SweepFile, trial: TrialConfig, classifier: str) -> Row | None:
+    """The paper's number for a trial, where every field that its row names agrees.
+
+    With a preset a row names them all: other tasks, heads or learning rates are not the paper's.
+    """
+    flat, rows = trial.flat(), spec.report.paper
+    assert not isinstance(rows, str)  # it was read with the sweep file
+    for row in rows if spec.report.y == "final_accuracy" else []:
+        fields = {k: v for k, v in row.items() if k not in KEYS}
+        if row.get("classifier", SOFTMAX.name) == classifier and all(flat.get(k) == v for k, v in fields.items()):
+            theirs = trial_of(spec, row)
+            if theirs is None or _alike(trial, theirs):
+                return row
+    return None
+
+
+def _alike(trial: TrialConfig, other: TrialConfig) -> bool:
+    """The same but for what has no effect on whose number stands beside whose."""
+    return trial.model_copy(update={k: getattr(other, k) for k in WITHOUT_EFFECT}) == other

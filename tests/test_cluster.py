@@ -1,0 +1,81 @@
+"""Joining a cluster and asking it for resources: what a person is told when it cannot work."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+import ray
+
+from pcr_ray.errors import InputError, NotNowError
+from pcr_ray.execution import cluster
+from pcr_ray.execution.options import RunOptions
+from pcr_ray.study.schema import Resources
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_a_ray_that_does_not_start_is_one_message_and_nobodys_failed_trial(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own failure is made: it cannot be brought about at will."""
+
+    def fails(**_: object) -> None:
+        raise Exception("The current node timed out during startup.\nmore")
+
+    monkeypatch.setattr(ray, "init", fails)
+    with pytest.raises(NotNowError, match="timed out during startup") as caught, cluster.connected(address, False):
+        pass
+    assert caught.value.exit_code == 75 and "more\n" not in str(caught.value)
+
+
+def test_an_address_where_nobody_is_answers_at_once() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    started = time.monotonic()
+    with pytest.raises(NotNowError, match=f"nobody answers at --address {address}"), cluster.connected(address, False):
+        pass
+    assert time.monotonic() - started < 10 and not ray.is_initialized()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", "host:port", ":99", "host:99999"])
+def test_an_address_that_is_none_is_bad_input(address: str) -> None:
+    with pytest.raises(InputError, match="HOST:PORT"), cluster.connected(address, False):
+        pass
+
+
+def test_ray_client_is_refused_with_the_way_that_works() -> None:
+    with pytest.raises(InputError, match="pcr-ray submit ray"):
+        RunOptions(address="ray://a:1")
+
+
+TWO = [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}]
+
+
+def test_auto_means_a_share_of_a_gpu_where_there_is_one() -> None:
+    assert cluster.fit(Resources(), [{"CPU": 2.0}]) == Resources(cpu=1, gpu=0)
+    assert cluster.fit(Resources(cpu=2), TWO) == Resources(cpu=2, gpu=cluster.GPU_SHARE)
+
+
+def test_what_no_node_has_is_refused_with_the_largest_node() -> None:
+    assert cluster.fit(Resources(cpu=8, gpu=2), TWO) == Resources(cpu=8, gpu=2)
+    with pytest.raises(InputError, match=r"cpu 9 and gpu 1 .* the largest has cpu 8 and gpu 2"):
+        cluster.fit(Resources(cpu=9, gpu=1), TWO)
+    with pytest.raises(InputError, match="the cluster has no GPU"):
+        cluster.fit(Resources(gpu=1), TWO[:1])
+    assert cluster.fit(Resources(gpu=1, autoscaling=True), TWO[:1]).gpu == 1
+
+
+def test_options_print_themselves_as_a_command_line() -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    RunOptions.add_arguments(parser)
+    options = RunOptions(
+        address="auto", storage="/a b", max_concurrent=3, rerun="changed", compile=True, flush_seconds=2.5
+    )
+    assert RunOptions.parse(parser.parse_args(options.arguments())) == options
+    assert RunOptions().arguments() == []
+    with pytest.raises(InputError, match="--max-concurrent 0: needs 1 or more"):
+        RunOptions(max_concurrent=0)
