@@ -122,20 +122,26 @@ def presets(argv: Sequence[str]) -> int:
         console.print(f"{name}: {found.summary}\nSource: {found.source}", markup=False, soft_wrap=True)
         for heading, fields in _parts(found):
             console.print(f"{heading}:\n{_block(fields, indent='  ')}", markup=False, soft_wrap=True)
+        for method, other in found.like.items():
+            console.print(f"{method}: as in preset {other}")
     if options.names:
         return 0
     table = Table()
     for column in ("name", "methods of its source", "what it is", "source"):
         table.add_column(column, overflow="fold")
     for name, found in PRESETS.items():
-        table.add_row(name, ", ".join(found.methods) or "all", found.summary, found.source)
+        table.add_row(name, _speaks_of(found), found.summary, found.source)
     console.print(table)
     return 0
 
 
+def _speaks_of(preset: Preset) -> str:
+    return ", ".join([*preset.methods, *preset.like]) or "all"
+
+
 def _parts(preset: Preset) -> list[tuple[str, Mapping[str, object]]]:
     """Headings and fields: for all methods, for some, for some with a memory of some size."""
-    parts = [("For all methods", preset.fields)]
+    parts = [("For all methods", preset.fields)] if preset.fields else []
     parts += [(f"Also for {method}", fields) for method, fields in preset.methods.items() if fields]
     for method, sizes in preset.buffers.items():
         for number, (size, fields) in enumerate(sizes.items()):
@@ -170,11 +176,14 @@ def presets_markdown() -> str:
         "| --- | --- | --- |",
     ]
     for name, found in PRESETS.items():
-        lines.append(f"| [{name}](#{name}) | {', '.join(found.methods) or 'all'} | {found.summary} |")
+        lines.append(f"| [{name}](#{name}) | {_speaks_of(found)} | {found.summary} |")
     for name, found in PRESETS.items():
         lines += ["", f"## {name}", "", f"{_sentence(found.summary)} Source: {found.source}."]
         for heading, fields in _parts(found):
             lines += ["", f"{heading}:", "", "```yaml", _block(fields), "```"]
+        lines += [""] * bool(found.like) + [
+            f"- {method}: as in [{other}](#{other})" for method, other in found.like.items()
+        ]
     return "\n".join(lines) + "\n"
 
 

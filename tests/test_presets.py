@@ -82,6 +82,15 @@ def test_a_preset_says_what_its_source_does(name: str, method: str, expected: di
     assert {k: flat[k] for k in expected} == expected
 
 
+def test_authors_is_for_each_baseline_the_preset_of_its_authors_and_for_others_the_papers() -> None:
+    like = preset("authors").like
+    for method in METHODS.names():
+        raw = {"method": method, "dataset": "cifar10", "buffer": 500}
+        ours, theirs = (resolve({**raw, "preset": p}) for p in ("authors", like.get(method, "paper")))
+        assert identity(ours) == identity(theirs) and ours.preset == "authors"
+    assert set(METHODS.names()) - like.keys() == {"pcr", "pcr_c", "er_a", "hpcr"}
+
+
 @pytest.mark.parametrize(
     ("buffer", "alpha", "beta"), [(100, 0.1, 0.5), (200, 0.1, 0.5), (499, 0.1, 0.5), (1000, 0.2, 0.5), (5120, 0.1, 1.0)]
 )
@@ -167,7 +176,7 @@ def test_every_field_of_a_preset_is_on_the_page_as_a_sweep_file_would_have_it(na
     section = presets_markdown().partition(f"\n## {name}\n")[2].partition("\n## ")[0]
     blocks = [yaml.safe_load(b.partition("\n```")[0]) for b in section.split("```yaml\n")[1:]]
     found = preset(name)
-    assert blocks[0] == json.loads(json.dumps(dict(found.fields)))
-    said = [dict(f) for f in found.methods.values() if f]
+    said = [json.loads(json.dumps(dict(f))) for f in (found.fields, *found.methods.values()) if f]
     said += [dict(f) for sizes in found.buffers.values() for f in sizes.values()]
-    assert blocks[1:] == said
+    assert blocks == said
+    assert all(f"- {method}: as in [{other}](#{other})" in section for method, other in found.like.items())

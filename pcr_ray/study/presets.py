@@ -23,12 +23,15 @@ class Preset:
 
     summary: str
     source: str
-    fields: Fields
+    fields: Fields = field(default_factory=dict)
     methods: Mapping[str, Fields] = field(default_factory=dict)
     buffers: Mapping[str, Mapping[int, Fields]] = field(default_factory=dict)  # method -> smallest memory -> fields
+    like: Mapping[str, str] = field(default_factory=dict)  # methods for which another preset speaks
 
     def fields_for(self, method: Any, buffer: Any) -> dict[str, Any]:
         """All that the protocol says of a trial with this method and memory."""
+        if str(method) in self.like:
+            return PRESETS[self.like[str(method)]].fields_for(method, buffer)
         sizes = self.buffers.get(str(method), {})
         wanted = int(str(buffer)) if str(buffer).isdecimal() else 0  # a command line gives text
         size = max((s for s in sizes if s <= wanted), default=min(sizes, default=0))
@@ -195,6 +198,28 @@ PRESETS: dict[str, Preset] = {
         "Zhao et al., CVPR 2020; github.com/bwbwzhao/Weight-Aligning",
         ONLINE | {"class_order": "shuffled", "augment": "crop_flip", "views": "augmented", "normalise": True},
         methods={"er_wa": {"params.clamp": True, "params.norm": "l1", "params.clip": True}},
+    ),
+    "authors": Preset(
+        "each baseline as in its authors' code; ER, IID and FINE-TUNE, which have none, as in public code for online "
+        "learning; other methods as in `paper`",
+        "the presets that speak for each method",
+        like={
+            "iid": "aml",
+            "finetune": "survey",
+            "er": "aml",
+            "gss": "survey",
+            "gmed": "gmed",
+            "mir": "mir",
+            "aser": "survey",
+            "agem": "survey",
+            "er_wa": "wa",
+            "derpp": "mammoth",
+            "ss_il": "aml",
+            "scr": "scr",
+            "er_dvc": "dvc",
+            "ocm": "ocm",
+            "er_ace": "aml",
+        },
     ),
 }
 
