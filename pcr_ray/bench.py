@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         f"median of {options.steps} steps in the middle task"
     )
     table = Table()
-    for column in ("method", "ms a step", "ms a step of ER beside it", "ratio"):
+    for column in ("method", "ms per step", "ms per step of ER beside it", "ratio"):
         table.add_column(column, justify="left" if column == "method" else "right")
     for name in names:
         mine, base = in_turns([stepper(n, options) for n in (name, "er")], options.steps, clock)

@@ -12,12 +12,15 @@ from pcr_ray.text import did_you_mean
 
 COMMANDS = {
     "sweep": ("pcr_ray.sweep:main", "run a sweep file on Ray, recorded in MLflow"),
+    "submit": ("pcr_ray.submit:main", "run a sweep elsewhere: Slurm, a Ray cluster, Kubernetes"),
+    "job": ("pcr_ray.submit:job", "status, logs and cancel of what was submitted"),
     "report": ("pcr_ray.report:main", "write a sweep's tables and figures from MLflow"),
     "ui": ("pcr_ray.ui:main", "open the MLflow UI of the same store on 127.0.0.1"),
     "train": ("pcr_ray.train:main", "run one trial, without Ray or MLflow"),
     "methods": ("pcr_ray.listing:methods", "list the methods and their parameters"),
     "presets": ("pcr_ray.listing:presets", "list the named protocols and their fields"),
     "datasets": ("pcr_ray.listing:datasets", "list the datasets"),
+    "check": ("pcr_ray.check:main", "check that this installation works"),
     "bench": ("pcr_ray.bench:main", "time a step of each method"),
 }
 

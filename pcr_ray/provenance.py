@@ -21,6 +21,7 @@ from pathlib import Path
 from pcr_ray import __version__
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import DATASETS
+from pcr_ray.errors import InputError
 from pcr_ray.identity import TRAINABLE
 from pcr_ray.methods import METHODS
 
@@ -53,6 +54,17 @@ def code_of(config: TrialConfig, trainable: str = TRAINABLE) -> Code:
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The sources that differ, in order."""
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+
+
+def packages(trainable: str = TRAINABLE) -> list[Path]:
+    """The packages (or the file) that a worker needs to run such a trial: ours, and the trainable's own."""
+    found = []
+    for top in dict.fromkeys(["pcr_ray", trainable.partition(":")[0].split(".")[0]]):
+        file = _file(top)
+        if file is None:
+            raise InputError(f"--ship: '{top}' is not a package that can be found here")
+        found.append(file.parent if file.name == "__init__.py" else file)
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -129,7 +129,7 @@ def _describe(learner: Learner) -> None:
 
 
 def _run(learner: Learner, checkpoint: Path | None) -> None:
-    """All remaining tasks, with a bar on a terminal and a line a task elsewhere."""
+    """All remaining tasks, with a bar on a terminal and one line per task elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     tasks = len(learner.stream.tasks)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pcr_ray.analysis import tables
+from pcr_ray.analysis import comparisons, tables, words
 from pcr_ray.analysis.render import Block, Code, Heading, Items, Paragraph, Picture, latex, markdown, page
 from pcr_ray.analysis.results import Answer, Cell, cell_key, label, x_field
 from pcr_ray.analysis.stats import Estimate
@@ -21,6 +21,10 @@ from pcr_ray.text import count
 
 PLOTS = 9  # learning curves of at most so many x values: more are too small to read
 LISTED = 50  # missing trials by name
+PAIRED = (
+    "Differences, paired by seed (all methods see the same stream for the same seed), with their 95 % interval; bold "
+    "where it does not contain 0. Holm corrects the t-test over this table."
+)
 
 
 def write(answer: Answer, folder: Path) -> Path:
@@ -35,6 +39,8 @@ def write(answer: Answer, folder: Path) -> Path:
 def _write(answer: Answer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     answer.frame.to_csv(folder / "results.csv", index=False)
+    compared = comparisons.compare(answer)
+    comparisons.frame(answer, compared).to_csv(folder / "comparisons.csv", index=False)
     for old in folder.glob("*.png"):
         old.unlink()
     spec = answer.study.spec
@@ -57,6 +63,8 @@ def _write(answer: Answer, folder: Path) -> None:
         place = f", {heading}" if heading else ""
         tex += latex(f"{tables.metric_of(answer).label}{place}. Mean and 95% CI. {shared(answer.study)}".strip(), grid)
         blocks += _figures(answer, cells, folder, suffix, heading)
+        if own := [c for c in compared if c.panel == panel]:
+            blocks += [Paragraph(PAIRED), comparisons.grid(answer, own)]
     blocks += _appendix(answer)
     (folder / "table.tex").write_text(tex)
     (folder / "report.md").write_text(markdown(title, blocks))
@@ -75,7 +83,8 @@ def _state(answer: Answer) -> list[Block]:
         Paragraph(" ".join([text, shared(answer.study)])),
         Paragraph(f"{tables.metric_of(answer).label}: mean ± 95 % confidence interval (t distribution), n seeds."),
     ]
-    return blocks + ([Paragraph(note)] if (note := tables.code_note(answer)) else [])
+    notes = [*words.sentences(answer), words.beside_the_paper(answer), tables.code_note(answer)]
+    return [Paragraph(note) for note in notes if note] + blocks
 
 
 def shared(study: Study) -> str:
@@ -84,6 +93,16 @@ def shared(study: Study) -> str:
     parts = [f"preset {p}" for p in spec.presets] + [f"{k} {v}" for k, v in spec.fixed.items()]
     but = ", but for adjustments" if spec.adjust else ""
     return f"In all trials{but}: {', '.join(parts)}." if parts else ""
+
+
+def note(answer: Answer) -> str:
+    """The answer as Markdown, short enough for the description of a run: words and tables."""
+    blocks: list[Block] = [Paragraph(answer.study.spec.description.strip())] if answer.study.spec.description else []
+    blocks += _state(answer)
+    for panel, cells in tables.panels(answer):
+        blocks += [Heading(tables.heading(panel), 3)] if panel else []
+        blocks.append(tables.table(answer, cells))
+    return markdown(answer.study.spec.report.question.strip() or f"Sweep {answer.study.name}", blocks)
 
 
 def _figures(answer: Answer, cells: list[Cell], folder: Path, suffix: str, heading: str) -> list[Block]:
@@ -169,9 +188,8 @@ def show(answer: Answer, console: Console) -> None:
         for i, row in enumerate(grid.rows):
             view.add_row(*(f"[bold]{escape(t)}[/]" if (i, j) in grid.bold else escape(t) for j, t in enumerate(row)))
         console.print(view)
-    if note := tables.code_note(answer):
-        console.print(note, markup=False, soft_wrap=True)
-    if answer.missing:
-        console.print(f"{len(answer.missing)} of {len(answer.study.trials)} trials are not finished: preliminary.")
+    for note in (*words.sentences(answer), words.beside_the_paper(answer), tables.code_note(answer)):
+        if note:
+            console.print(note, markup=False, soft_wrap=True)
     for identity, reason in answer.failed.items():
         console.print(f"failed: {answer.study.describe(identity)}: {reason}", markup=False, soft_wrap=True)

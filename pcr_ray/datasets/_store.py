@@ -1,4 +1,4 @@
-"""Data once a node: prepared under a file lock into one uint8 array that every trial memory-maps."""
+"""Data once per node: prepared under a file lock into one uint8 array that every trial memory-maps."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _open(target: Path, source: str | None) -> Prepared | None:
 
 @lru_cache(maxsize=16)
 def _crc32(file: str, mtime: int, size: int) -> int:
-    """Once a process and version of the file: 0.1 s for CIFAR, 1 s for MiniImageNet."""
+    """Once per process and version of the file: 0.1 s for CIFAR, 1 s for MiniImageNet."""
     return zlib.crc32(np.load(file, mmap_mode="r"))
 
 

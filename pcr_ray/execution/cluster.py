@@ -7,21 +7,24 @@ import gc
 import logging
 import os
 import socket
-import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.study.schema import Resources
+from pcr_ray.study.schema import GPU_SHARE, Resources
 from pcr_ray.text import first_line
 
-GPU_SHARE = 0.25  # a Reduced ResNet18 trial leaves most of a GPU idle
 PROBE_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def connected(address: str | None, verbose: bool) -> Iterator[None]:
-    """A local Ray of our own, or a connection to a cluster; Ray's noise off unless asked for."""
+def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) -> Iterator[None]:
+    """A local Ray of our own, or a connection to a cluster; Ray's noise off unless asked for.
+
+    `modules` are packages that the cluster's workers get from here.
+    """
     import ray
 
     _quiet(verbose)
@@ -34,6 +37,7 @@ def connected(address: str | None, verbose: bool) -> Iterator[None]:
             log_to_driver=verbose,
             logging_level=logging.INFO if verbose else logging.ERROR,
             configure_logging=True,
+            runtime_env={"py_modules": [str(m) for m in modules]} if modules else None,
         )
     except Exception as error:  # Ray raises many kinds, bare ones among them
         why = first_line(error)
@@ -86,11 +90,18 @@ def _quiet(verbose: bool) -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by the callback
 
 
-def settle(wanted: Resources) -> Resources:
-    """What a trial gets on this cluster; fails at once where the cluster can never provide it."""
+def settle(wanted: Resources, address: str | None) -> Resources:
+    """What a trial gets here; what this machine can never provide is refused, and a cluster may yet grow."""
     import ray
 
-    return fit(wanted, [n["Resources"] for n in ray.nodes() if n["Alive"]])
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    try:
+        return fit(wanted, nodes)
+    except InputError as error:
+        if address is None:
+            raise
+        console.print(f"waiting for nodes that have what a trial needs: {error}", soft_wrap=True, markup=False)
+        return wanted.model_copy(update={"gpu": wanted.gpu or 0})
 
 
 def local_nodes(wanted: Resources) -> list[dict[str, float]]:
@@ -107,12 +118,9 @@ def fit(wanted: Resources, nodes: list[dict[str, float]]) -> Resources:
     """`wanted` with `gpu` filled in, held against what nodes have."""
     gpus = sum(n.get("GPU", 0) for n in nodes)
     settled = wanted.model_copy(update={"gpu": GPU_SHARE if gpus else 0}) if wanted.gpu is None else wanted
-    if wanted.autoscaling:
-        return settled
     if settled.gpu and not gpus:
         raise InputError(
-            f"resources.gpu: {settled.gpu:g} asked for, but the cluster has no GPU; use resources: auto or gpu: 0 "
-            "(or autoscaling: true on a cluster that adds GPU nodes on demand)"
+            f"resources.gpu: {settled.gpu:g} asked for, but there is no GPU; use resources: auto or gpu: 0"
         )
     if not any(n.get("CPU", 0) >= settled.cpu and n.get("GPU", 0) >= (settled.gpu or 0) for n in nodes):
         biggest = max(nodes, key=lambda n: (n.get("GPU", 0), n.get("CPU", 0)), default={})
@@ -132,22 +140,3 @@ def concurrency(resources: Resources, limit: int | None) -> int:
     if resources.gpu:
         at_once = min(at_once, int(total.get("GPU", 0) / resources.gpu))
     return max(1, min(at_once, limit or at_once))
-
-
-def nodes_without(storage: str) -> list[str]:
-    """Nodes that do not see the storage path: a trial that moves there starts over."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    nodes = [n for n in ray.nodes() if n["Alive"]]
-    if "://" in storage or len(nodes) == 1:
-        return []
-    with tempfile.NamedTemporaryFile(dir=storage, prefix=".seen-") as marker:
-        look = ray.remote(num_cpus=0)(os.path.exists)
-        asked = {
-            n["NodeManagerAddress"]: look.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)
-            ).remote(marker.name)
-            for n in nodes
-        }
-        return [address for address, answer in asked.items() if not ray.get(answer)]

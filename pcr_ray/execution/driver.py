@@ -17,10 +17,11 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, prepare
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution import cluster, forecast, tuner
+from pcr_ray.execution import cluster, forecast, nodes, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
+from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
 from pcr_ray.text import redact
 from pcr_ray.tracking.courier import Courier
@@ -28,6 +29,8 @@ from pcr_ray.tracking.runs import Status
 from pcr_ray.tracking.spool import Spool
 from pcr_ray.tracking.store import Store, tracking_uri
 from pcr_ray.tracking.sweep_run import SweepRun
+
+LAST_WORDS = 15.0  # seconds for MLflow when the cluster's head is gone
 
 
 @dataclass(frozen=True)
@@ -139,25 +142,40 @@ def _launch(
 ) -> Any:  # fmt: skip
     from pcr_ray.execution.callback import TuneTracker
 
-    storage = options.checkpoints(plan.study.name)
+    study, storage = plan.study, options.checkpoints(plan.study.name)
+    shipped = packages(study.spec.trainable) if options.ship else ()
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
-    with cluster.connected(options.address, options.verbose), stop_signals():
-        resources = cluster.settle(plan.study.spec.resources)
+    with cluster.connected(options.address, options.verbose, shipped), stop_signals():
+        resources = cluster.settle(study.spec.resources, options.address)
+        if options.address:
+            nodes.check(plan.todo.values(), study.spec.trainable, storage, options.root, resources)
         at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
         console.print(f"running {at_once} at once, each with {resources}")
-        if blind := cluster.nodes_without(storage):
-            console.print(
-                f"warning: {storage} is not shared with {', '.join(blind)}: a trial that moves there starts over"
-            )
         with sweep_run.store.guarded():
             sweep_run.begin()
         courier.start()
         view = Progress(console, plan, courier)
         tracker = TuneTracker(plan, spool, courier, storage, view)
+
+        def lost() -> None:
+            view.close()
+            tracker.stop_running()
+            courier.close(min(options.flush_seconds, LAST_WORDS))
+            with contextlib.suppress(Exception):
+                sweep_run.close(Status.KILLED)
+            console.print(
+                "the head of the Ray cluster is gone: everything up to the last finished task of each trial is safe; "
+                "run the same command again to continue", soft_wrap=True,
+            )  # fmt: skip
+            os._exit(NotNowError.exit_code)  # Ray would end this process a moment later, with a line of its own
+
+        def started() -> bool:
+            return bool(tracker.outcome.running or tracker.outcome.finished or tracker.outcome.failed)
+
         try:
-            with view:
+            with view, watch.head(lost), watch.start(started, resources, options.wait):
                 try:
-                    tuner.run(plan.study, plan.todo, options, resources, tracker, scheduler)
+                    tuner.run(study, plan.todo, options, resources, tracker, scheduler)
                 finally:
                     tracker.stop_running()
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ class RunOptions:
         "all; a new attempt replaces a finished one only when it is finished itself", choices=RERUN,
     )  # fmt: skip
     compile: bool = _option(False, "torch.compile the backbones")
+    ship: bool = _option(False, "send this package to the cluster's workers instead of using the installed one")
+    wait: float | None = _option(None, "stop if no trial could start within so many minutes", metavar="MIN")
     verbose: bool = _option(False, "show Ray's own output too")
     flush_seconds: float = _option(60.0, "how long the end waits for an MLflow that is away (default: 60)", metavar="S")
 
@@ -43,6 +46,10 @@ class RunOptions:
             raise InputError(f"--max-concurrent {self.max_concurrent}: needs 1 or more")
         if not 0 <= self.flush_seconds < 1e9:
             raise InputError(f"--flush-seconds {self.flush_seconds}: needs 0 or more")
+        if self.wait is not None and not 0 < self.wait < 1e6:
+            raise InputError(f"--wait {self.wait:g}: needs a number of minutes above 0")
+        if self.ship and not self.address:
+            raise InputError("--ship: there is no cluster to send code to; it goes with --address")
         if self.address and self.address.startswith("ray://"):
             raise InputError(
                 f"--address {self.address}: Tune does not run through Ray Client; run the command on the cluster with "
@@ -50,18 +57,19 @@ class RunOptions:
             )
 
     @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        for f in fields(cls):
+    def add_arguments(cls, parser: argparse._ActionsContainer, leave_out: Collection[str] = ()) -> None:
+        for f in (f for f in fields(cls) if f.name not in leave_out):
             name, more = f"--{f.name.replace('_', '-')}", {k: v for k, v in f.metadata.items() if k != "help"}
             if f.type == "bool":
                 parser.add_argument(name, action="store_true", help=f.metadata["help"])
             else:
-                kind = {"int | None": int, "float": float}.get(str(f.type), str)
+                kind = {"int | None": int, "float": float, "float | None": float}.get(str(f.type), str)
                 parser.add_argument(name, default=f.default, type=kind, help=f.metadata["help"], **more)
 
     @classmethod
     def parse(cls, namespace: argparse.Namespace) -> RunOptions:
-        return cls(**{f.name: getattr(namespace, f.name) for f in fields(cls)})
+        given = vars(namespace)
+        return cls(**{f.name: given[f.name] for f in fields(cls) if f.name in given})
 
     def arguments(self) -> list[str]:
         """As words of a command line, without what is left at its default."""

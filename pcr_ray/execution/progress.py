@@ -44,6 +44,9 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._live:
             self._live.stop()
 

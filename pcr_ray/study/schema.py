@@ -10,6 +10,7 @@ from pcr_ray.identity import TRAINABLE
 from pcr_ray.metrics import CLASSIFIERS
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+GPU_SHARE = 0.25  # of `gpu: auto`: a Reduced ResNet18 trial leaves most of a GPU idle
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -21,7 +22,6 @@ class Resources(BaseModel):
     gpu: float | None = Field(
         None, ge=0, le=10_000, description="GPUs per trial; a fraction lets trials share one; default: a share if any"
     )
-    autoscaling: bool = Field(False, description="the cluster grows on demand: wait instead of failing at once")
 
     def __str__(self) -> str:
         gpu = "a share of a GPU where there is one" if self.gpu is None else f"{self.gpu:g} GPU"
@@ -46,6 +46,7 @@ class ReportSpec(BaseModel):
     series: str = "method"
     classifiers: list[str] = Field(default=list(CLASSIFIERS))
     ncm: list[str] | None = Field(None, description="methods whose nearest-mean classifier is shown; default: all")
+    baseline: str = Field("", description="the series that all are compared with; default: the leader at each x")
     paper: str | list[dict[str, Any]] = Field(default_factory=list)
 
 

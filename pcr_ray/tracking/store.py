@@ -125,9 +125,13 @@ class Store:
                 "MLFLOW_TRACKING_URI."
             ) from None
 
+    def ping(self) -> None:
+        """Ask something small; raises what MLflow raises."""
+        self.client.get_experiment_by_name(EXPERIMENT)
+
     def reachable(self) -> bool:
         try:
-            self.client.get_experiment_by_name(EXPERIMENT)
+            self.ping()
         except Exception:
             return False
         return True

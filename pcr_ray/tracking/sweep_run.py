@@ -10,11 +10,11 @@ from pathlib import Path
 from pcr_ray import __version__
 from pcr_ray.provenance import commit
 from pcr_ray.study.load import Study
-from pcr_ray.tracking.runs import Status, Tag
+from pcr_ray.tracking.runs import TAG_LIMIT, Status, Tag
 from pcr_ray.tracking.store import Store
 
 PACKAGES = ("torch", "torchvision", "ray", "mlflow", "numpy", "scikit-learn", "pillow")
-REPORT_FILES = ("results.csv", "report.md", "report.html", "table.tex", "*.png")
+REPORT_FILES = ("results.csv", "comparisons.csv", "report.md", "report.html", "table.tex", "*.png")
 
 
 class SweepRun:
@@ -55,8 +55,9 @@ class SweepRun:
             (Path(folder) / "versions.json").write_text(json.dumps(versions(), indent=1) + "\n")
             client.log_artifacts(self.run_id, folder)
 
-    def conclude(self, folder: Path, status: Status) -> None:
-        """Upload the report and close the run."""
+    def conclude(self, folder: Path, status: Status, note: str) -> None:
+        """Upload the report, describe the run by it, and close the run."""
+        self.store.client.set_tag(self.run_id, Tag.NOTE, note[:TAG_LIMIT])
         for pattern in REPORT_FILES:
             for file in folder.glob(pattern):
                 self.store.client.log_artifact(self.run_id, str(file))

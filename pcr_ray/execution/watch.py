@@ -1,0 +1,101 @@
+"""Threads that look after a running sweep: is the head of the cluster alive, and does anything ever start?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from pcr_ray.console import console
+from pcr_ray.study.schema import Resources
+from pcr_ray.text import duration
+
+BEAT = 5.0  # seconds between looks
+MISSED = 3  # looks in vain before the head counts as lost; Ray ends the process after 60 s on its own
+REMIND = 60.0  # seconds between lines about a cluster that is full
+
+
+@contextlib.contextmanager
+def _thread(look: Callable[[], bool]) -> Iterator[None]:
+    """Calls `look` every few seconds until it is True or the block ends."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(BEAT) and not look():
+            pass
+
+    thread = threading.Thread(target=work, name="pcr_ray-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+
+
+@contextlib.contextmanager
+def head(lost: Callable[[], None]) -> Iterator[None]:
+    """Calls `lost` when the cluster's head has not answered for a while."""
+    import ray
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    missed = 0
+
+    def look() -> bool:
+        nonlocal missed
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=BEAT).close()
+            missed = 0
+        except OSError:
+            missed += 1
+        if missed >= MISSED:
+            lost()
+        return missed >= MISSED
+
+    with _thread(look):
+        yield
+
+
+@contextlib.contextmanager
+def start(started: Callable[[], bool], resources: Resources, minutes: float | None) -> Iterator[None]:
+    """While no trial has started: who waits for what. Past `minutes` the sweep is stopped as by Ctrl-C."""
+    began = time.monotonic()
+    full = not _has_room(resources)  # asked before our own trials take what is free
+    told = began - REMIND
+
+    def look() -> bool:
+        nonlocal told
+        now = time.monotonic()
+        if started():
+            return True
+        if minutes is not None and now - began > 60 * minutes:
+            console.print(f"no trial could start within --wait {minutes:g} minutes: stopping", soft_wrap=True)
+            os.kill(os.getpid(), signal.SIGINT)
+            return True
+        if full and now - told >= REMIND:
+            told = now
+            waited = duration(now - began)
+            console.print(f"waiting for resources ({waited}): {occupancy(resources)}", soft_wrap=True)
+        return False
+
+    with _thread(look):
+        yield
+
+
+def _has_room(resources: Resources) -> bool:
+    import ray
+
+    free = ray.available_resources()
+    return free.get("CPU", 0) >= resources.cpu and free.get("GPU", 0) >= (resources.gpu or 0)
+
+
+def occupancy(resources: Resources) -> str:
+    """`a trial needs 1 CPU; of 8 CPU 0 are free, of 2 GPU 0.5`."""
+    import ray
+
+    total, free = ray.cluster_resources(), ray.available_resources()
+    parts = [f"of {total[k]:g} {k} {free.get(k, 0):g} are free" for k in ("CPU", "GPU") if total.get(k)]
+    return f"a trial needs {resources}; " + (", ".join(parts) or "the cluster has no CPU yet")

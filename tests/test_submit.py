@@ -1,0 +1,224 @@
+"""What `pcr-ray submit` would submit: quoting, options, templates, refusals. Nothing is started but a local sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pcr_ray import cli
+from pcr_ray.clusters import BACKENDS
+from pcr_ray.console import run
+from tests.sweeping import REPOSITORY, environment, histories, run_sweep, sweep_file, wait_for
+
+SLURM = ["slurm", "--cpus-per-node", "2"]
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def submit(folder: Path, *words: str) -> Done:
+    """`pcr-ray ...` as typed in a folder, in this process: it is the imports that take time."""
+    out, err, before = io.StringIO(), io.StringIO(), Path.cwd()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(cli.main, words)
+    except SystemExit as stop:  # argparse
+        code = int(stop.code or 0)
+    finally:
+        os.chdir(before)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def printed(folder: Path, *words: str) -> str:
+    done = submit(folder, "submit", *words, "--print")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def as_bash_reads(text: str) -> list[str]:
+    """The words that the shell makes of a piece of a script."""
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {text}"], capture_output=True, text=True, check=True)
+    return done.stdout.split("\0")[:-1]
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A folder whose name a shell would take apart."""
+    folder = tmp_path / "a b'c $(touch broken) %j;&"
+    folder.mkdir()
+    sweep_file(folder)
+    return folder
+
+
+def test_a_slurm_script_is_valid_bash_and_keeps_odd_names_whole(odd: Path) -> None:
+    script = printed(
+        odd, *SLURM, "tiny.yaml", "--storage", "my store", "--set", "grid.seed=[0, 1]", "--data-root", "$x`y`"
+    )  # fmt: skip
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    value = {n: as_bash_reads(v)[0] for n, v in re.findall(r"^(folder|home|storage)=(.*)$", script, re.M)}
+    assert value == {"folder": str(odd), "home": f"{odd}/runs/tiny", "storage": f"{odd}/my store"}
+    (words,) = re.findall(r"-m pcr_ray\.sweep (.*) --address \"\$PCR_ADDRESS\" &", script)
+    assert as_bash_reads(words) == [
+        f"{odd}/tiny.yaml", "--set", "grid.seed=[0, 1]", "--storage", f"{odd}/my store", "--data-root", f"{odd}/$x`y`"
+    ]  # fmt: skip
+    assert f'#SBATCH --output="{str(odd).replace("%", "%%")}/runs/tiny/slurm-%j.log"' in script
+    assert not list(odd.parent.rglob("broken"))
+    assert "RAY_AUTH_TOKEN=$(" in script
+
+
+def test_every_option_of_slurm_is_in_the_script(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    script = printed(
+        tmp_path, "slurm", "tiny.yaml", "--nodes", "4", "--gpus-per-node", "2", "--cpus-per-node", "16",
+        "--time", "24:00:00", "--partition", "gpu,long", "--account", "me", "--qos", "high", "--constraint", "a100&ib",
+        "--sbatch=--mem=64G", "--setup", "module load cuda", "--setup", "source x/bin/activate",
+        "--signal-seconds", "300", "--python", "/opt/py 3",
+    )  # fmt: skip
+    directives = re.findall(r"^#SBATCH (.*)$", script, re.M)
+    assert set(directives) > {
+        "--job-name=pcr-ray-tiny", "--nodes=4", "--gpus-per-node=2", "--cpus-per-task=16", "--time=24:00:00",
+        "--partition=gpu,long", "--account=me", "--qos=high", '--constraint="a100&ib"', "--mem=64G",
+        "--signal=B:USR1@300", "--requeue", "--open-mode=append",
+    }  # fmt: skip
+    assert "\nmodule load cuda\nsource x/bin/activate\n}" in script
+    (exported,) = re.findall(r"^export (PCR_PYTHON=.*) PCR_ADDRESS=$", script, re.M)
+    assert as_bash_reads(exported) == ["PCR_PYTHON=/opt/py 3", "PCR_CPUS=16", "PCR_GPUS=2"]
+    assert not re.findall(r"@[a-z_]+@", script)
+
+
+def test_the_same_command_prints_the_same_bytes(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    for words in (SLURM, ["ray", "http://h:8265"], ["local"]):
+        assert printed(tmp_path, *words, "tiny.yaml") == printed(tmp_path, *words, "tiny.yaml")
+
+
+def test_a_template_of_ones_own_is_filled_in(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    (tmp_path / "my.sh").write_text("#SBATCH --nodes=@nodes@\n# mail me@home.org\n@setup@\nrun @arguments@\n")
+    script = printed(tmp_path, *SLURM, "tiny.yaml", "--template", "my.sh", "--setup", "module load x")
+    assert script == f"#SBATCH --nodes=1\n# mail me@home.org\nmodule load x\nrun {tmp_path}/tiny.yaml\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*SLURM, "tiny.yaml", "--template", "none.sh"], "none.sh: cannot be read"),
+        ([*SLURM, "tiny.yaml", "--template", "bad.sh"], "unknown word @node@; did you mean 'nodes'?"),
+        ([*SLURM, "tiny.yaml", "--partition", 'a"b'], "--partition"),
+        ([*SLURM, "tiny.yaml", "--sbatch", "mem=1"], "--sbatch mem=1: not an option"),
+        ([*SLURM, "absent.yaml"], "absent.yaml does not exist"),
+        ([*SLURM, "tiny.yaml", "--set", "fixed.datset=digits"], "did you mean 'dataset'"),
+        (["slurm", "--cpus-per-node", "0", "tiny.yaml"], "'0' is not a number of 1 or more"),
+        (["slrum", "tiny.yaml"], "did you mean 'slurm'?"),
+        (["ray", "host:8265", "tiny.yaml"], "not the URL of a Ray dashboard"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_submitted(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep_file(tmp_path)
+    (tmp_path / "bad.sh").write_text("@node@")
+    trap = tmp_path / "bin" / "sbatch"
+    trap.parent.mkdir()
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/submitted\n")
+    trap.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{trap.parent}:{os.environ['PATH']}")
+    done = submit(tmp_path, "submit", *words)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "submitted").exists()
+
+
+def test_without_slurm_the_way_to_the_script_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep_file(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = submit(tmp_path, "submit", *SLURM, "tiny.yaml")
+    assert done.returncode == 2
+    assert "no sbatch on the PATH" in done.stderr and "--print" in done.stderr
+
+
+@pytest.mark.parametrize("handle", ["123", "slurm/x", "slrum/1", "local//nowhere", "ray/x"])
+def test_a_handle_that_is_none_is_refused(handle: str, tmp_path: Path) -> None:
+    done = submit(tmp_path, "job", "status", handle)
+    assert done.returncode == 2
+    assert f"'{handle}' is not a" in done.stderr and "such as" in done.stderr
+
+
+def test_a_ray_jobs_command_survives_the_shell(odd: Path, tmp_path: Path) -> None:
+    python = tmp_path / "my python"
+    python.write_text(f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([os.getcwd(), *sys.argv[1:]]))\n")
+    python.chmod(0o755)
+    text = printed(
+        odd, "ray", "http://h:8265", "tiny.yaml", "--folder", "~/o'dd folder", "--python", str(python),
+        "--set", "grid.seed=[0, 1]",
+    )  # fmt: skip
+    request = yaml.safe_load(text)
+    done = subprocess.run(
+        request["entrypoint"], shell=True, cwd=odd, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    where, *words = json.loads(done.stdout)
+    assert where == f"{tmp_path}/o'dd folder"
+    assert words == ["-m", "pcr_ray.sweep", f"{odd}/tiny.yaml", "--address", "auto", "--set", "grid.seed=[0, 1]"]
+    assert request["runtime_env"]["working_dir"] == {"tiny.yaml": (odd / "tiny.yaml").read_text()}
+
+
+def test_the_papers_numbers_travel_inside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "paper.csv").write_text("method,buffer,value\npcr,20,31.5\n")
+    sweep_file(tmp_path, report={"paper": "paper.csv"})
+    request = yaml.safe_load(printed(tmp_path, "ray", "http://h:8265", "tiny.yaml"))
+    inside = yaml.safe_load(request["runtime_env"]["working_dir"]["tiny.yaml"])
+    assert inside["report"]["paper"] == [{"method": "pcr", "buffer": 20, "value": 31.5}]
+    assert inside["grid"] == {"method": ["pcr", "er"], "seed": [0, 1]}
+
+
+def test_backends_do_not_import_ray_before_they_need_it() -> None:
+    code = "import sys; from pcr_ray.clusters import BACKENDS; BACKENDS.names(); sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
+    assert {"local", "ray", "slurm"} <= set(BACKENDS.names())
+    assert all(b.title and b.summary for b in BACKENDS)
+
+
+@pytest.mark.slow
+def test_a_local_job_has_all_verbs_and_a_foreground_sweeps_numbers(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name, value in environment(there).items():
+        monkeypatch.setenv(name, value)
+    for folder in (here, there):
+        folder.mkdir()
+        sweep_file(folder, trainable="tests.faulty:Faulty")
+    data = ["--data-root", str(root)]
+    (there / "slow").touch()
+    handle = f"local/{there}/runs/tiny"
+    done = submit(there, "submit", "local", "tiny.yaml", *data)
+    assert done.returncode == 0 and handle in done.stdout, done.stderr
+    wait_for(lambda: (there / "attempts.txt").exists(), "a first task")
+    assert "running already" in submit(there, "submit", "local", "tiny.yaml", *data).stdout
+    assert "running, process" in submit(there, "job", "status", handle).stdout
+    assert submit(there, "job", "cancel", handle).returncode == 0
+    submit(there, "job", "logs", "--follow", handle)
+    assert "ended with exit code 75" in submit(there, "job", "status", handle).stdout
+    assert submit(there, "job", "cancel", handle).returncode == 2
+    (there / "slow").unlink()
+    submit(there, "submit", "local", "tiny.yaml", *data)
+    assert "report.html" in submit(there, "job", "logs", "--follow", handle).stdout
+    assert "ended with exit code 0" in submit(there, "job", "status", handle).stdout
+    assert run_sweep(here, root).returncode == 0
+    assert histories(f"sqlite:///{there}/mlflow.db") == histories(f"sqlite:///{here}/mlflow.db")
