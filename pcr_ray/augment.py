@@ -1,6 +1,6 @@
 """Batched augmentation on the learner's device, with parameters drawn per image.
 
-Images are float (N, 3, H, W) in [0, 1]. Each op takes one parameter an image and equals torchvision's
+Images are float (N, 3, H, W) in [0, 1]. Each op takes one parameter per image and equals torchvision's
 functional op for that parameter. All random numbers of a batch come from one CPU draw.
 """
 
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pcr_ray.lazy import torch
+from pcr_ray.lazy import F, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +23,8 @@ TRIES = 10  # torchvision's number of attempts to find a crop that fits
 @dataclass(frozen=True)
 class Augmentation:
     """RandomResizedCrop, flip, ColorJitter and grey, as probabilities and ranges.
+
+    With `per_batch` one draw holds for all images of a batch, as torchvision's transforms do with a batch.
 
     With `reflect` the crop is a window on the image rather than a cut-out: pixels beside the window take part
     in the interpolation at its edge, and where a sampled position leaves the image, the image goes on mirrored
@@ -40,12 +42,13 @@ class Augmentation:
     hue: float = 0.1
     grey: float = 0.2
     reflect: bool = False
+    per_batch: bool = False
 
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
         n, _, height, width = images.shape
-        # One draw and one copy to the device a batch.
-        u = torch.rand(2 * TRIES + 9, n, generator=rng)
-        order = torch.randperm(4, generator=rng).tolist()  # as in kornia: one order a batch, factors per image
+        # One draw and one copy to the device per batch; a column of a single draw is broadcast.
+        u = torch.rand(2 * TRIES + 9, 1 if self.per_batch else n, generator=rng)
+        order = torch.randperm(4, generator=rng).tolist()  # as in kornia: one order per batch, factors per image
         u = u.to(images.device, non_blocking=True)
         boxes, flip = self.boxes(u[: 2 * TRIES + 2], height, width), u[2 * TRIES + 2] < self.flip
         images = crop_resize(images, boxes, flip, reflect=self.reflect)
@@ -64,7 +67,7 @@ class Augmentation:
         found = fits.any(0)
         w = torch.where(found, w.gather(0, first)[0], torch.full_like(w[0], width))
         h = torch.where(found, h.gather(0, first)[0], torch.full_like(h[0], height))
-        steps = 2 if self.reflect else 1  # positions a pixel
+        steps = 2 if self.reflect else 1  # positions per pixel
         top = torch.floor(u[2 * TRIES] * (steps * (height - h) + 1)) / steps
         left = torch.floor(u[2 * TRIES + 1] * (steps * (width - w) + 1)) / steps
         return torch.stack([top, left, h, w], 1)
@@ -81,17 +84,43 @@ class Augmentation:
         return images
 
 
-PIPELINES: dict[str, Augmentation | None] = {
+@dataclass(frozen=True)
+class CropFlip:
+    """RandomCrop of the image's size after padding with black, and flip."""
+
+    padding: int = 4
+    flip: float = 0.5
+
+    def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        u = torch.rand(3, len(images), generator=rng).to(images.device, non_blocking=True)
+        offsets = torch.floor(u[:2] * (2 * self.padding + 1)).long()
+        return padded_crop(images, offsets.T, u[2] < self.flip, self.padding)
+
+
+PIPELINES: dict[str, Augmentation | CropFlip | None] = {
     "paper": Augmentation(),
     "ocm": Augmentation(scale=(0.3, 1.0), jitter=0.0, grey=0.25, reflect=True),
+    "dvc": Augmentation(jitter=1.0, per_batch=True),
+    "crop_flip": CropFlip(),
     "none": None,
 }
+
+
+def padded_crop(images: Tensor, offsets: Tensor, flip: Tensor, padding: int) -> Tensor:
+    """The window at `offsets` (N, 2), top and left, of each image padded with black, mirrored where `flip`."""
+    height, width = images.shape[-2:]
+    rows = offsets[:, :1] + torch.arange(height, device=images.device)  # (N, H)
+    columns = torch.arange(width, device=images.device).expand(len(images), -1)
+    columns = offsets[:, 1:] + torch.where(flip[:, None], columns.flip(1), columns)  # (N, W)
+    which = torch.arange(len(images), device=images.device)[:, None, None]
+    window = F.pad(images, [padding] * 4)[which, :, rows[:, :, None], columns[:, None]]  # (N, H, W, 3)
+    return window.permute(0, 3, 1, 2)
 
 
 def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor, *, reflect: bool = False) -> Tensor:
     """Crop each image, resize it back bilinearly and mirror it where `flip`.
 
-    Both directions are one matrix a side: row o holds the hat function around the source position of
+    Both directions are one matrix each: row o holds the hat function around the source position of
     output pixel o. Positions are clamped to the crop, as torchvision crops before it resizes; with `reflect`
     they are mirrored at the image's border instead, as `grid_sample` does with reflection padding.
     """

@@ -18,6 +18,7 @@ COMMANDS = {
     "ui": ("pcr_ray.ui:main", "open the MLflow UI of the same store on 127.0.0.1"),
     "train": ("pcr_ray.train:main", "run one trial, without Ray or MLflow"),
     "methods": ("pcr_ray.listing:methods", "list the methods and their parameters"),
+    "presets": ("pcr_ray.listing:presets", "list the named protocols and their fields"),
     "datasets": ("pcr_ray.listing:datasets", "list the datasets"),
     "check": ("pcr_ray.check:main", "check that this installation works"),
     "bench": ("pcr_ray.bench:main", "time a step of each method"),

@@ -16,11 +16,16 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrialConfig(BaseModel):
-    """Everything that decides a trial's numbers, and nothing else (no device, no paths of data roots)."""
+    """Everything that decides a trial's numbers, and the name of its protocol (no device, no paths of data roots)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    added: ClassVar[dict[str, Any]] = {}  # fields added later: the value that means "as before", see identity.py
+    # Fields added later: the value that means "as before", see identity.py.
+    added: ClassVar[dict[str, Any]] = {"softmax": "seen", "pixels": "unit", "pool": None}
+    labels: ClassVar[tuple[str, ...]] = ("preset",)  # fields that decide nothing: no part of the identity
 
+    preset: str | None = Field(
+        None, description="the protocol of `pcr-ray presets` from which the fields that are not given come"
+    )
     dataset: str = Field("digits", description="a dataset of `pcr-ray datasets`")
     folder: str | None = Field(
         None, description="dataset 'folder' only: the image folder, absolute or below the data root"
@@ -52,24 +57,42 @@ class TrialConfig(BaseModel):
     model: Literal["reduced_resnet18", "resnet18"] = Field(
         "reduced_resnet18", description="backbone: 20 or 64 filters in the first stage"
     )
+    pool: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None,
+        description="side of the average pool on the last feature map; default: the whole map. 4, as in most public "
+        "code, is the whole map at 32 x 32 pixels and keeps 2 x 2 cells (640 features) of MiniImageNet's 84 x 84",
+    )
     head: Literal["auto", "cosine", "linear"] = Field(
         "auto", description="classifier; auto: what the method's equations have"
     )
     gamma: Positive | None = Field(GAMMA, description="scale of the cosine head, 1 / temperature")
+    softmax: Literal["seen", "all"] = Field(
+        "seen",
+        description="classes that compete in the cross-entropies of training: those seen so far, or the whole head as "
+        "in most public code; at inference it is always those seen",
+    )
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="optimiser")
     lr: Positive = Field(0.1, description="learning rate")
     momentum: Beta = Field(0.0, description="momentum of SGD")
     betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = Field([0.9, 0.999], description="betas of Adam")
     weight_decay: NonNegative = Field(0.0, description="weight decay")
-    augment: Literal["paper", "ocm", "none"] = Field("paper", description="augmentation pipeline")
+    augment: Literal["paper", "ocm", "dvc", "crop_flip", "none"] = Field(
+        "paper",
+        description="augmentation: the PCR paper's; OCM's; dvc, the paper's with one draw per batch and colour jitter "
+        "always; crop_flip, a random crop after padding by 4 pixels and a flip; none",
+    )
     views: Literal["both", "augmented", "original"] = Field(
         "both", description="train on originals and augmented copies, or on one of them"
     )
-    batchnorm: Literal["auto", "joint", "separate"] = Field(
+    batchnorm: Literal["auto", "joint", "separate", "views"] = Field(
         "auto",
-        description="stream and memory in one forward or in two; auto: as in the method's published system",
+        description="what shares BatchNorm's statistics: joint, stream and memory; separate, neither with the other; "
+        "views, stream and memory, but originals apart from augmented copies; auto: as in the method's public code",
     )
     normalise: bool = Field(False, description="subtract the training set's mean and divide by its deviation")
+    pixels: Literal["unit", "signed"] = Field(
+        "unit", description="pixels in [0, 1] or in [-1, 1]; without effect where they are normalised"
+    )
     proxy_gradients: bool = Field(
         False, description="also record the cumulative gradient magnitude of every class proxy"
     )
@@ -80,6 +103,11 @@ class TrialConfig(BaseModel):
         fields = self.model_dump()
         params = fields.pop("params")
         return fields | {f"params.{k}": v for k, v in sorted(params.items())}
+
+
+def map_side(image_size: int) -> int:
+    """Side of the backbone's last feature map: three halvings, each rounded up."""
+    return -(-image_size // 8)
 
 
 FIELDS = list(TrialConfig.model_fields)

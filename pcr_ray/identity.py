@@ -14,12 +14,12 @@ TRAINABLE = "trainables.online:OnlineTrainable"
 
 
 def canonical(config: TrialConfig, trainable: str = TRAINABLE) -> dict[str, Any]:
-    """Every field and parameter, but for those added later that say "as before there was this choice".
+    """Every field and parameter, but for labels and for those added later that say "as before there was this choice".
 
     Their values of that meaning are in `TrialConfig.added` and in the `added` of a method's parameters: not the
     defaults, which may change. So a new field leaves finished trials what they are.
     """
-    fields = config.model_dump()
+    fields = config.model_dump(exclude=set(TrialConfig.labels))
     fields["params"] = _without(fields["params"], METHODS.get(config.method).Params.added)
     fields = _without(fields, TrialConfig.added)
     return fields if trainable == TRAINABLE else fields | {"trainable": trainable}

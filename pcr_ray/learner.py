@@ -69,7 +69,8 @@ class Learner:
     def _build(self, cls: type[Method], classes: int, mean: list[float], std: list[float]) -> Method:
         config = self.config
         init = seeds.derive(config.seed, "init")
-        net = models.build(config.model, config.head, classes, config.gamma, init)
+        size = self.stream.image_shape[0]
+        net = models.build(config.model, config.head, classes, config.gamma, init, pool=config.pool, image_size=size)
         try:
             memory = Memory(config.buffer, self.stream.image_shape, config.seed, self.device)
         except RuntimeError as error:  # what torch raises where there is no room, on a CPU and on a GPU
@@ -201,9 +202,11 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        theirs = {**state["config"], "data": state["data"]}
+        # What was added since the checkpoint was written has there the value that means "as before".
+        params = {**self.method.Params.added, **state["config"]["params"]}
+        theirs = {**TrialConfig.added, **state["config"], "params": params, "data": state["data"]}
         mine = {**self.config.model_dump(), "data": self.fingerprint}
-        odd = [k for k in {**mine, **theirs} if theirs.get(k) != mine.get(k)]
+        odd = [k for k in {**mine, **theirs} if k not in TrialConfig.labels and theirs.get(k) != mine.get(k)]
         if odd:
             differences = "; ".join(f"{k}={theirs.get(k)!r} there, {mine.get(k)!r} here" for k in odd)
             raise InputError(f"the checkpoint belongs to another trial: {differences}")

@@ -1,11 +1,12 @@
-"""What there is: pcr-ray methods, pcr-ray datasets"""
+"""What there is: pcr-ray methods, pcr-ray presets, pcr-ray datasets"""
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -14,6 +15,7 @@ from pcr_ray.console import console
 
 if TYPE_CHECKING:
     from pcr_ray.methods import Method
+    from pcr_ray.study.presets import Preset
 
 
 def methods(argv: Sequence[str]) -> int:
@@ -72,12 +74,12 @@ def methods_markdown() -> str:
         "measures it anywhere. A method that has to wait for the device when it stores a batch says why below.",
         "",
         "Common to all, unless a trial says otherwise: images and augmented copies in one batch, pixels in [0, 1],",
-        "Reduced ResNet18 with a global average pool (160 features at every image size; the PCR authors' public code",
-        "pools MiniImageNet's 84 x 84 to 640), SGD at lr 0.1, and at inference the classes seen so far. A task's last",
-        "batch is trained on also where it is smaller; several published systems drop it (the batches of the paper's",
-        "datasets come out even). The",
-        "classifier is cosine where the PCR paper writes the method's equation with it, else linear as in the",
-        "published system; `head` switches it.",
+        "Reduced ResNet18 with a global average pool (160 features at every image size; public code pools 4 x 4 cells,",
+        "which makes 640 of MiniImageNet's 84 x 84: `pool: 4`), SGD at lr 0.1, and at inference the classes seen so",
+        "far. A task's last batch is trained on also where it is smaller; much public code drops it (the batches of",
+        "the paper's datasets come out even). The classifier is cosine where the PCR paper writes the method's",
+        "equation with it, else linear as in public code; `head` switches it. [Presets](presets.md) are protocols of",
+        "public code: what to set for a method as its authors run it.",
         "",
         "| name | in the paper | idea | classifier | parameters | cost |",
         "| --- | --- | --- | --- | --- | ---: |",
@@ -103,6 +105,90 @@ def _notes(method: type[Method]) -> list[str]:
     if method.syncs:
         lines.append(f"- Waits for the device when it stores a batch: {method.syncs}.")
     return lines
+
+
+def presets(argv: Sequence[str]) -> int:
+    p = argparse.ArgumentParser(prog="pcr-ray presets", description="List the named protocols and their fields.")
+    p.add_argument("names", nargs="*", metavar="PRESET", help="show all that these say")
+    p.add_argument("--markdown", action="store_true", help="everything about them, as in docs/presets.md")
+    options = p.parse_args(argv)
+    from pcr_ray.study.presets import PRESETS, preset
+
+    if options.markdown:
+        sys.stdout.write(presets_markdown())
+        return 0
+    for name in options.names:
+        found = preset(name)
+        console.print(f"{name}: {found.summary}\nSource: {found.source}", markup=False, soft_wrap=True)
+        for heading, fields in _parts(found):
+            console.print(f"{heading}:\n{_block(fields, indent='  ')}", markup=False, soft_wrap=True)
+        for method, other in found.like.items():
+            console.print(f"{method}: as in preset {other}")
+    if options.names:
+        return 0
+    table = Table()
+    for column in ("name", "methods of its source", "what it is", "source"):
+        table.add_column(column, overflow="fold")
+    for name, found in PRESETS.items():
+        table.add_row(name, _speaks_of(found), found.summary, found.source)
+    console.print(table)
+    return 0
+
+
+def _speaks_of(preset: Preset) -> str:
+    return ", ".join([*preset.methods, *preset.like]) or "all"
+
+
+def _parts(preset: Preset) -> list[tuple[str, Mapping[str, object]]]:
+    """Headings and fields: for all methods, for some, for some with a memory of some size."""
+    parts = [("For all methods", preset.fields)] if preset.fields else []
+    parts += [(f"Also for {method}", fields) for method, fields in preset.methods.items() if fields]
+    for method, sizes in preset.buffers.items():
+        for number, (size, fields) in enumerate(sizes.items()):
+            which = f"from {size} images on" if number else f"of fewer images than {list(sizes)[1]}"
+            parts.append((f"Also for {method} with a memory {which}", fields))
+    return parts
+
+
+def _block(fields: Mapping[str, object], indent: str = "") -> str:
+    """As lines of a sweep file."""
+    lines = [f"{k}: {v if isinstance(v, str) else json.dumps(v)}" for k, v in fields.items()]
+    return "\n".join(indent + line for line in lines)
+
+
+def presets_markdown() -> str:
+    """docs/presets.md: written from the presets themselves."""
+    from pcr_ray.study.presets import PRESETS
+
+    lines = [
+        "# Presets",
+        "",
+        "Written by `pcr-ray presets --markdown` from the code; a test holds it to it. A preset is a protocol with a",
+        "name: `preset: aml` in a sweep file's `fixed` or `grid`, `presets: [aml]` for a whole file, `--preset aml`",
+        "for one trial. What a file or command line gives wins over the preset, and what the preset says for a method",
+        "over what it says for all. Fields that it does not name have their defaults. The name is a label of the",
+        "trial: two trials with the same fields are the same trial, whatever their presets.",
+        "",
+        "A preset sets what fields can set; other differences from a code base are listed with each method in",
+        "[methods.md](methods.md). Presets hold for any method; their sources have those in the second column.",
+        "",
+        "| name | methods of its source | what it is |",
+        "| --- | --- | --- |",
+    ]
+    for name, found in PRESETS.items():
+        lines.append(f"| [{name}](#{name}) | {_speaks_of(found)} | {found.summary} |")
+    for name, found in PRESETS.items():
+        lines += ["", f"## {name}", "", f"{_sentence(found.summary)} Source: {found.source}."]
+        for heading, fields in _parts(found):
+            lines += ["", f"{heading}:", "", "```yaml", _block(fields), "```"]
+        lines += [""] * bool(found.like) + [
+            f"- {method}: as in [{other}](#{other})" for method, other in found.like.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def datasets(argv: Sequence[str]) -> int:

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pcr_ray.config import map_side
+
 FILTERS = {"reduced_resnet18": 20, "resnet18": 64}
 
 
@@ -33,11 +35,15 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """3x3 stem without pooling, four stages of two blocks, global average pool to 8 * filters features."""
+    """3x3 stem without pooling, four stages of two blocks, average pool: of the whole map, or `pool` by `pool` cells.
 
-    def __init__(self, filters: int) -> None:
+    Features are 8 * filters, times the number of cells that fit into the map.
+    """
+
+    def __init__(self, filters: int, pool: int | None, image_size: int) -> None:
         super().__init__()
-        self.dim = 8 * filters
+        self.pool = pool
+        self.dim = 8 * filters * (1 if pool is None else (map_side(image_size) // pool) ** 2)
         self.stem = nn.Sequential(nn.Conv2d(3, filters, 3, 1, 1, bias=False), nn.BatchNorm2d(filters), nn.ReLU())
         widths = [filters, filters, 2 * filters, 4 * filters, 8 * filters]
         self.stages = nn.Sequential(
@@ -48,7 +54,8 @@ class ResNet18(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.stages(self.stem(x)).mean((2, 3))  # (N, dim)
+        maps = self.stages(self.stem(x))
+        return maps.mean((2, 3)) if self.pool is None else F.avg_pool2d(maps, self.pool).flatten(1)  # (N, dim)
 
 
 class CosineHead(nn.Module):
@@ -71,9 +78,11 @@ class CosineHead(nn.Module):
 class Network(nn.Module):
     """Backbone and head. `forward` gives features, or logits when asked; `head` turns features into logits."""
 
-    def __init__(self, model: str, head: str, classes: int, gamma: float | None) -> None:
+    def __init__(
+        self, model: str, head: str, classes: int, gamma: float | None, pool: int | None, image_size: int
+    ) -> None:
         super().__init__()
-        self.backbone = ResNet18(FILTERS[model])
+        self.backbone = ResNet18(FILTERS[model], pool, image_size)
         dim = self.backbone.dim
         self.head: CosineHead | nn.Linear
         if head == "cosine":
@@ -95,8 +104,17 @@ class Network(nn.Module):
         return self.head(features) if logits else features
 
 
-def build(model: str, head: str, classes: int, gamma: float | None, seed: int) -> Network:
+def build(
+    model: str,
+    head: str,
+    classes: int,
+    gamma: float | None,
+    seed: int,
+    *,
+    pool: int | None = None,
+    image_size: int = 32,
+) -> Network:
     """A freshly initialised network that depends on `seed` alone and leaves the global generator as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Network(model, head, classes, gamma).to(memory_format=torch.channels_last)
+        return Network(model, head, classes, gamma, pool, image_size).to(memory_format=torch.channels_last)

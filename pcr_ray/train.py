@@ -20,7 +20,6 @@ from rich.table import Table
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
-from pcr_ray.study.presets import PRESETS, preset
 from pcr_ray.study.reader import read_yaml
 from pcr_ray.study.resolve import resolve_or_exit
 
@@ -42,7 +41,6 @@ def parser() -> argparse.ArgumentParser:
             fields.add_argument(option, action=argparse.BooleanOptionalAction, help=text)
         else:
             fields.add_argument(option, metavar="X", help=text)
-    fields.add_argument("--preset", choices=list(PRESETS), help="start from a named protocol")
     how = p.add_argument_group("how it runs")
     how.add_argument("--data-root", metavar="DIR", help="where datasets are (default: PCR_RAY_DATA, else a cache)")
     how.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
@@ -56,8 +54,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def trial_config(options: argparse.Namespace) -> TrialConfig:
-    given: dict[str, Any] = dict(preset(options.preset)) if options.preset else {}
-    given |= {n: v for n in TrialConfig.model_fields if n != "params" and (v := getattr(options, n)) is not None}
+    names = [n for n in TrialConfig.model_fields if n != "params"]
+    given: dict[str, Any] = {n: v for n in names if (v := getattr(options, n)) is not None}
     if isinstance(given.get("betas"), str):
         given["betas"] = given["betas"].strip("[]").replace(",", " ").split()
     given["params"] = dict(_parameter(text) for text in options.params)

@@ -268,3 +268,52 @@ def test_results_stay_within_zero_and_one(size: int) -> None:
         assert out.min() >= 0 and out.max() <= 1
     white = torch.ones(len(boxes := random_boxes(200, size, 14)), 3, size, size)
     assert augment.crop_resize(white, boxes.float(), torch.zeros(200, dtype=torch.bool)).max() <= 1
+
+
+# A crop after padding, and draws per batch.
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_padded_crop_and_flip_equal_torchvision(size: int) -> None:
+    n = 20
+    images = pictures(n, size)
+    offsets = torch.randint(0, 9, (n, 2), generator=rng(2))
+    offsets[:4] = torch.tensor([[0, 0], [8, 8], [0, 8], [4, 4]])
+    flip = torch.rand(n, generator=rng(1)) < 0.5
+    expected = [tv.crop(tv.pad(image, [4]), *map(int, o), size, size) for image, o in zip(images, offsets)]
+    expected = [tv.hflip(image) if f else image for image, f in zip(expected, flip)]
+    assert torch.equal(augment.padded_crop(images, offsets, flip, 4), torch.stack(expected))
+
+
+def test_crop_flip_draws_each_of_81_windows_and_each_side_alike_per_image() -> None:
+    n = 8100
+    images = torch.arange(1.0, 10 * 10 + 1).view(1, 1, 10, 10).expand(n, 3, 10, 10)  # every pixel is its own
+    out = PIPELINES["crop_flip"](images, rng(3))
+    inner = out[:, 0, 4:6, 4:6]  # pixels that every window has: the middle 2 by 2 of the output
+    flipped = inner[:, 0, 0] > inner[:, 0, 1]
+    left = torch.where(flipped, inner[:, 0, 1], inner[:, 0, 0]).long() - 1
+    windows = torch.bincount(left // 10 * 10 + left % 10, minlength=100).view(10, 10)
+    counts = windows[windows > 0]
+    assert len(counts) == 81 and stats.chisquare(counts).pvalue > P_VALUE
+    assert stats.binomtest(int(flipped.sum()), n).pvalue > P_VALUE
+
+
+def test_the_dvc_pipeline_treats_all_images_of_a_batch_alike_and_always_jitters() -> None:
+    dvc = PIPELINES["dvc"]
+    assert isinstance(dvc, Augmentation)
+    image = pictures(8, 16)[7:]
+    for seed in range(20):
+        out = dvc(image.expand(6, -1, -1, -1), rng(seed))
+        torch.testing.assert_close(out, out[:1].expand_as(out), rtol=0, atol=0)
+    one_at_a_time = [dvc(pictures(8, 16)[7:], rng(seed)) for seed in range(20)]
+    assert len({tuple(x.flatten().tolist()) for x in one_at_a_time}) == 20  # another draw per batch
+    whole = Augmentation(**WHOLE, flip=0, grey=0, jitter=dvc.jitter, per_batch=True)
+    assert not any(torch.allclose(whole(image, rng(seed)), image, atol=1e-3) for seed in range(200))
+
+
+def test_one_draw_per_batch_is_the_draw_of_a_batch_of_one() -> None:
+    images, dvc = pictures(7, 32), PIPELINES["dvc"]
+    assert dvc is not None
+    for seed in range(5):
+        alone = torch.cat([dvc(image[None], rng(seed)) for image in images])
+        torch.testing.assert_close(dvc(images, rng(seed)), alone)

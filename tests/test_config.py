@@ -14,7 +14,6 @@ from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import InputError
 from pcr_ray.identity import identity
 from pcr_ray.methods import METHODS
-from pcr_ray.study.presets import PRESETS, preset
 from pcr_ray.study.resolve import ConfigProblems, resolve, resolve_or_exit
 
 REPOSITORY = Path(pcr_ray.__file__).parent.parent
@@ -52,22 +51,6 @@ def test_nothing_is_left_open_in_a_resolved_trial():
     config = resolve({})
     assert "auto" not in config.model_dump().values()
     assert resolve(config.model_dump()) == config
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_resolve_with_every_method(name):
-    assert preset(name).keys() <= set(FIELDS)
-    for method in METHODS.names():
-        resolve({**preset(name), "method": method})
-
-
-def test_the_papers_protocol_is_the_default():
-    assert resolve(preset("paper")) == resolve({})
-
-
-def test_an_unknown_preset_is_named_with_the_near_one():
-    with pytest.raises(InputError, match="unknown preset 'papr'; did you mean 'paper'"):
-        preset("papr")
 
 
 # What is refused
@@ -211,12 +194,13 @@ def test_every_field_makes_another_trial():
                "replay_per_class": 7, "model": "resnet18",
                "head": "linear", "gamma": 5.0, "optimiser": "sgd", "lr": 0.2, "betas": [0.8, 0.9],
                "weight_decay": 0.1, "augment": "none", "views": "augmented", "batchnorm": "joint",
-               "normalise": True, "proxy_gradients": True, "seed": 1}  # fmt: skip
+               "normalise": True, "pixels": "signed", "softmax": "all", "pool": 1,
+               "proxy_gradients": True, "seed": 1}  # fmt: skip
     identities = {identity(resolve({**base, field: value})) for field, value in changes.items()}
     identities.add(identity(resolve({**base, "optimiser": "sgd", "momentum": 0.5})))
     folder = {**base, "dataset": "folder", "folder": "a", "image_size": 32, "tasks": 2}
     identities |= {identity(resolve({**folder, **change})) for change in ({}, {"folder": "b"}, {"image_size": 64})}
-    assert changes.keys() | {"momentum", "folder", "image_size", "params"} == set(FIELDS)
+    assert changes.keys() | {"momentum", "folder", "image_size", "params", "preset"} == set(FIELDS)
     assert identity(resolve(base)) not in identities
     assert len(identities) == len(changes) + 1 + 3
 

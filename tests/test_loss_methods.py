@@ -156,21 +156,24 @@ def test_replay_begins_with_the_second_task(root, method):
     assert len(m.recall(batch)) == 6
 
 
-def test_er_wa_scales_new_weights_to_the_old_ones_length_at_inference_only(root):
-    m, batch, _ = in_second_task("er_wa", root)
+@pytest.mark.parametrize(("factor", "clamp", "power"), [(3, True, 2), (3, True, 1), (0.3, True, 2), (0.3, False, 1)])
+def test_er_wa_scales_new_weights_to_the_old_ones_length_at_inference_only(root, factor, clamp, power):
+    m, batch, _ = in_second_task("er_wa", root, params={"clamp": clamp, "norm": f"l{power}"})
     z = m.net.backbone(same_views(m, batch)[0].images).detach()
     m.begin_task(Task(0, 0, OLD))
     m.end_task()
     torch.testing.assert_close(m.logits(z), m.net.head(z), rtol=0, atol=0)  # nothing to align after one task
     m.begin_task(Task(1, OLD, SEEN))
-    m.net.head.weight.data[OLD:] *= 3
+    m.net.head.weight.data[OLD:] *= factor
     before = copy.deepcopy(m.net.state_dict())
     m.end_task()
     assert all(torch.equal(before[k], v) for k, v in m.net.state_dict().items())
 
     weight, bias = before["head.weight"].numpy(), before["head.bias"].numpy()
-    lengths = [sum(x * x for x in row) ** 0.5 for row in weight]
+    lengths = [sum(abs(x) ** power for x in row) ** (1 / power) for row in weight]
     ratio = (sum(lengths[:3]) / 3) / (sum(lengths[3:7]) / 4)
+    assert (ratio > 1) == (factor < 1)
+    ratio = min(ratio, 1) if clamp else ratio
     expected = [[(ratio if 3 <= c < 7 else 1) * sum(a * b for a, b in zip(row, weight[c])) + bias[c] for c in range(10)]
                 for row in z.numpy()]  # fmt: skip
     torch.testing.assert_close(m.logits(z).detach(), torch.tensor(np.array(expected)), rtol=1e-12, atol=1e-12)
@@ -179,7 +182,86 @@ def test_er_wa_scales_new_weights_to_the_old_ones_length_at_inference_only(root)
     m.begin_task(Task(2, SEEN, CLASSES))
     m.end_task()
     ratio = (sum(lengths[:7]) / 7) / (sum(lengths[7:]) / 3)
+    ratio = min(ratio, 1) if clamp else ratio
     assert m.scale.tolist() == pytest.approx([1.0] * 7 + [ratio] * 3)  # the newest classes alone
+
+
+def test_er_wa_sets_negative_weights_of_the_head_to_0_after_each_step_if_asked_to(root):
+    m, batch, _ = in_second_task("er_wa", root, params={"clip": True})
+    assert (m.net.head.weight >= 0).all() and (m.net.head.weight == 0).any()
+    assert (m.net.head.bias < 0).any()  # a weight is what multiplies a feature
+    before = m.net.head.weight.detach().clone()
+    memory = m.recall(batch)
+    stream, replay = same_views(m, batch, memory)
+    loss = sum(slow_ce(slow_logits(m, v), v.labels, range(SEEN)) for v in (stream, replay))
+    (gradient,) = torch.autograd.grad(loss, m.net.head.weight)
+    m.learn(batch, memory)
+    stepped = [[max(0.0, w - LR * g) for w, g in zip(*rows)] for rows in zip(before.tolist(), gradient.tolist())]
+    torch.testing.assert_close(m.net.head.weight.detach(), torch.tensor(stepped, dtype=torch.float64))
+
+
+# Without effect: sums over the classes of the batch, or of a task, or over all classes anyway, or no softmax at all.
+FIXED = {"pcr", "pcr_c", "er_a", "hpcr", "ss_il", "iid", "scr"}
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_the_whole_head_competes_in_every_cross_entropy_of_training_if_asked_to(root, method):
+    """Unseen classes get a gradient then, and only then."""
+    assert (resolve({"method": method, "softmax": "all"}) == resolve({"method": method})) == (method in FIXED)
+    settings = () if method in FIXED else ("all",) if method == "er_dvc" else ("seen", "all")
+    for softmax in settings:  # ER-DVC's joint network sees all logits: theirs is never 0
+        m, batch, _ = in_second_task(method, root, dim=130, softmax=softmax)
+        memory = m.recall(batch)
+        if method == "agem":
+            terms = m.losses(batch, memory)
+        elif method in ("er_ace", "ocm", "aser"):  # replay alone, or both in one mean
+            terms = [m.loss(batch, memory)]
+        else:
+            terms = [m.loss(b, None) for b in (batch, memory) if b is not None]
+        for term in terms:
+            (g,) = torch.autograd.grad(term, m.net.head.weight, retain_graph=True)
+            moved = [c for c in range(CLASSES) if g[c].any()]
+            assert moved == list(range(CLASSES if softmax == "all" else SEEN))
+
+
+@pytest.mark.parametrize("method", ["er", "agem", "derpp", "er_ace", "finetune"])
+def test_losses_over_the_whole_head_are_the_formulas(root, method):
+    m, batch, _ = in_second_task(method, root, softmax="all", params={"beta": 0.7} if method == "derpp" else {})
+    memory = m.recall(batch)
+    draws = [] if memory is None else m.halves(memory) if method == "derpp" else [memory]
+    stream, *replays = same_views(m, batch, *draws)
+    allowed = range(OLD, SEEN) if method == "er_ace" else range(CLASSES)
+    expected = slow_ce(slow_logits(m, stream), stream.labels, allowed)
+    if method == "derpp":
+        rows, stored = slow_logits(m, replays[0]), draws[0].extras["logits"]
+        squares = [(row[c] - stored[i % 6][c]) ** 2 for i, row in enumerate(rows) for c in range(CLASSES)]
+        expected = expected + 0.1 * sum(squares) / len(squares)
+    for view in replays[-1:] if method != "agem" else []:
+        share = 0.7 if method == "derpp" else 1
+        expected = expected + share * slow_ce(slow_logits(m, view), view.labels, range(CLASSES))
+    got = m.losses(batch, None)[0] if method == "agem" else m.loss(batch, memory)
+    assert_same(m, got, expected)
+
+
+@pytest.mark.parametrize(("softmax", "classes"), [("seen", SEEN), ("all", CLASSES)])
+def test_scores_and_edits_have_the_softmax_of_training(root, softmax, classes):
+    m, _, _ = in_second_task("mir", root, softmax=softmax)
+    drawn = m.memory.sample(6)
+    rows = [[row] for row in m.net(m.pixels(drawn.images), logits=True)]
+    losses = [slow_ce(row, y[None], range(classes)) for row, y in zip(rows, drawn.labels)]
+    torch.testing.assert_close(m.rating(dict(m.net.named_parameters()), drawn), torch.stack(losses))
+
+    m, batch, _ = in_second_task("gss", root, softmax=softmax)
+    bias = m.net.head.bias
+    for gradient in (m.gradient(batch.images, batch.labels), *m.each_gradient(batch)):
+        assert gradient[-len(bias) :].ne(0).tolist() == [c < classes for c in range(CLASSES)]
+
+    m, _, _ = in_second_task("gmed", root, softmax=softmax)
+    drawn = m.memory.sample(6)
+    images = m.originals(drawn).requires_grad_()
+    expected = torch.autograd.grad(slow_ce(m.net(images, logits=True), drawn.labels, range(classes)), images)[0]
+    got = m.input_gradient(images, drawn.labels, dict(m.net.named_parameters()))
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

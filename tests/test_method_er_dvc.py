@@ -32,8 +32,9 @@ def literal_terms(z, augmented, joint, classes, everything, dl):
     return entropy, dl * distance / (2 * n * everything)
 
 
-def test_consistency_terms_are_the_entropy_and_the_distance_of_the_formula(root):
-    learner, _ = warmed(root, "er_dvc", params={"dl": 3.5})
+@pytest.mark.parametrize(("softmax", "classes"), [("seen", 4), ("all", 10)])
+def test_consistency_terms_are_the_entropy_and_the_distance_of_the_formula(root, softmax, classes):
+    learner, _ = warmed(root, "er_dvc", softmax=softmax, params={"dl": 3.5})
     method = learner.method
     method.joint.double()
     rng = torch.Generator().manual_seed(0)
@@ -41,7 +42,7 @@ def test_consistency_terms_are_the_entropy_and_the_distance_of_the_formula(root)
     with torch.no_grad():
         terms = method.consistency(z, augmented)
         joint = method.joint(torch.cat([z, augmented], 1)).tolist()
-    expected = literal_terms(z.tolist(), augmented.tolist(), joint, 4, 10, 3.5)
+    expected = literal_terms(z.tolist(), augmented.tolist(), joint, classes, 10, 3.5)
     assert [float(t) for t in terms] == pytest.approx(expected, rel=1e-12)
 
 

@@ -134,8 +134,8 @@ def contrastive_parts(method: Method, groups: list[Tensor]) -> tuple[list[Tensor
     return [p / p.norm(dim=1, keepdim=True) for p in projections], [f / f.norm(dim=1, keepdim=True) for f in features]
 
 
-def literal_loss(method: Method, batch: object, memory: object, teacher: tuple | None) -> Tensor:
-    """The whole loss, with the negative of an image for its augmented copy."""
+def literal_loss(method: Method, batch: object, memory: object, teacher: tuple | None, share: float = 1.0) -> Tensor:
+    """The whole loss, with the negative of an image for its augmented copy and that share of the similarities."""
     parts = [b for b in (batch, memory) if b is not None]
     images = [b.images.permute(0, 3, 1, 2).float() / 255 for b in parts]
     turned = [torch.stack([v for group in zip(*map(by_hand, x)) for v in group]) for x in images]
@@ -143,7 +143,7 @@ def literal_loss(method: Method, batch: object, memory: object, teacher: tuple |
     u, f = contrastive_parts(method, [torch.cat([t, 1 - t]) for t in turned])
     clone = torch.Generator().set_state(method.rng.get_state())
     starts = torch.randint(160 - 128 + 1, (2,), generator=clone).tolist()
-    s = [(p @ z[:, a : a + 128].T + p @ p.T) / 0.07 for p, z, a in zip(u, f, starts)]
+    s = [share * (p @ z[:, a : a + 128].T + p @ p.T) / 0.07 for p, z, a in zip(u, f, starts)]
     seen, old = method.task.seen, method.task.old
     logits = method.net(1 - images[-1], logits=True).detach().double()
     ce = [-math.log(math.exp(row[y]) / sum(math.exp(row[c]) for c in range(seen)))
@@ -161,8 +161,9 @@ def literal_loss(method: Method, batch: object, memory: object, teacher: tuple |
     return total + literal_same_label(previous, labels[1][:half]) + squares.sum() / squares.numel()
 
 
-def test_the_loss_of_the_first_and_of_a_later_task_equal_the_literal_sums(root: Path) -> None:
-    learner = Learner(trial(batch_size=2), root=root, device="cpu")
+@pytest.mark.parametrize("halve", [False, True])
+def test_the_loss_of_the_first_and_of_a_later_task_equal_the_literal_sums(root: Path, halve: bool) -> None:
+    learner = Learner(trial(batch_size=2, params={"halve": halve}), root=root, device="cpu")
     method = begin(learner, 0)
     method.augmentation = lambda images, rng: 1 - images
     for batch in learner.stream.batches(0):
@@ -176,10 +177,16 @@ def test_the_loss_of_the_first_and_of_a_later_task_equal_the_literal_sums(root: 
     for step, batch in enumerate(learner.stream.batches(1)):
         memory = method.memory.sample(2)
         if step == 1:  # by now model and teacher differ
-            expected = literal_loss(method, batch, memory, teacher)
+            expected = literal_loss(method, batch, memory, teacher, 0.5 if halve else 1.0)
             torch.testing.assert_close(method.learn(batch, memory).double(), expected, rtol=1e-4, atol=1e-4)
             break
         method.learn(batch, memory)
+
+
+def test_similarities_are_halved_on_cifar10_alone_unless_said_otherwise() -> None:
+    assert trial(dataset="cifar10").params["halve"]
+    assert not trial().params["halve"] and not trial(dataset="cifar100").params["halve"]
+    assert not trial(dataset="cifar10", params={"halve": False}).params["halve"]
 
 
 def test_the_teacher_is_the_previous_model_and_never_learns(root: Path) -> None:

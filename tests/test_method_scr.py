@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -84,9 +85,64 @@ def test_the_loss_contrasts_projections_of_memory_and_stream(root: Path, batchno
     torch.testing.assert_close(method.loss(batch, memory).double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_batchnorm_is_joint_and_the_temperature_007_unless_said_otherwise() -> None:
-    assert trial().batchnorm == "joint"
-    assert trial().params == {"temperature": 0.07}
+def test_views_have_their_own_statistics_and_the_temperature_is_007_unless_said_otherwise() -> None:
+    assert trial().batchnorm == "views"
+    assert trial().params == {"temperature": 0.07, "review": False}
+
+
+def test_originals_and_augmented_copies_pass_the_network_one_after_the_other(root: Path) -> None:
+    """Features and running statistics are those of two forward passes, each of memory and stream."""
+    learner = Learner(trial(), root=root, device="cpu")
+    batch, memory = batches(learner)
+    method = learner.method
+    twin = copy.deepcopy(method.net)
+    views = [method.views(b) for b in (memory, batch)]
+    got = method.features(*views)
+    originals, copies = (torch.cat([v.images[part] for v, part in zip(views, parts)])
+                         for parts in ((slice(3), slice(10)), (slice(3, None), slice(10, None))))  # fmt: skip
+    first, second = twin(originals), twin(copies)
+    torch.testing.assert_close(got[0], torch.cat([first[:3], second[:3]]))
+    torch.testing.assert_close(got[1], torch.cat([first[3:], second[3:]]))
+    statistics = dict(twin.named_buffers())
+    assert all(torch.equal(value, statistics[name]) for name, value in method.net.named_buffers())
+
+
+def test_a_review_learns_the_memory_once_more_in_whole_batches_with_a_tenth_of_the_gradient(root: Path) -> None:
+    config = trial(buffer=17, replay_batch_size=5, lr=0.5, views="original", params={"review": True})
+    learner = Learner(config, root=root, device="cpu")
+    method = learner.method
+    method.begin_task(learner.stream.tasks[0])
+    for batch in learner.stream.batches(0):
+        method.remember(batch)
+    plain, rng = copy.deepcopy(method.net), torch.Generator().set_state(method.memory.draw_rng.get_state())
+    projector = copy.deepcopy(method.projector)
+    parameters = [*plain.backbone.parameters(), *projector.parameters()]
+    order = torch.randperm(17, generator=rng).tolist()
+    for start in (0, 5, 10):  # two of 17 images are left over
+        slots = order[start : start + 5]
+        images = method.memory.images[slots].permute(0, 3, 1, 2).float() / 255
+        u = torch.nn.functional.normalize(projector(plain(images)))
+        loss = literal_supcon(u, method.memory.labels[slots].tolist(), 0.07)
+        with torch.no_grad():
+            for p, g in zip(parameters, torch.autograd.grad(loss, parameters)):
+                p -= 0.05 * g  # a tenth of the learning rate
+    method.end_task()
+    for ours, expected in zip([*method.net.backbone.parameters(), *method.projector.parameters()], parameters):
+        torch.testing.assert_close(ours, expected, rtol=1e-3, atol=5e-5)  # steps are 1e-3 and more
+
+
+@pytest.mark.parametrize(("review", "filled"), [(False, 20), (True, 4)])
+def test_nothing_is_reviewed_unless_asked_for_and_a_batch_is_there(root: Path, review: bool, filled: int) -> None:
+    learner = Learner(trial(replay_batch_size=5, params={"review": review}), root=root, device="cpu")
+    method = learner.method
+    method.begin_task(learner.stream.tasks[0])
+    for batch in learner.stream.batches(0):
+        method.remember(Batch(batch.images[:4], batch.labels[:4], batch.host_labels[:4]))  # type: ignore[index]
+        if method.memory.filled >= filled:
+            break
+    before = [p.clone() for p in method.parameters()]
+    method.end_task()
+    assert all(map(torch.equal, before, method.parameters()))
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])

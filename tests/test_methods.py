@@ -71,7 +71,7 @@ def test_a_method_says_what_it_is(method):
     assert len(cls.idea) < 100
     assert cls.head in cls.heads
     assert set(cls.heads) <= {"cosine", "linear"}
-    assert cls.batchnorm in ("joint", "separate")
+    assert cls.batchnorm in ("joint", "separate", "views")
     assert not (cls.iid and cls.uses_memory)
     assert re.search(r"^1\. ", inspect.getmodule(cls).__doc__, re.MULTILINE), "no numbered differences at the top"
 

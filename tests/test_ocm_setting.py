@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from pcr_ray.augment import GREY, PIPELINES, crop_resize
 from pcr_ray.identity import identity
 from pcr_ray.learner import Learner
-from pcr_ray.study.presets import preset
 from pcr_ray.study.resolve import ConfigProblems, resolve
 
 OCM = PIPELINES["ocm"]
@@ -123,10 +122,11 @@ def test_replay_per_class_must_be_positive_and_does_not_matter_without_memory() 
 
 
 def test_the_ocm_preset_is_a_valid_trial_of_the_second_table() -> None:
-    config = resolve({**preset("ocm"), "dataset": "cifar100", "method": "ocm", "buffer": 1000})
+    config = resolve({"preset": "ocm", "dataset": "cifar100", "method": "ocm", "buffer": 1000})
     assert (config.model, config.optimiser, config.lr, config.replay_batch_size) == ("resnet18", "adam", 0.001, 64)
     assert (config.betas, config.weight_decay, config.normalise) == ([0.9, 0.99], 1e-4, True)
     assert (config.class_order, config.replay_per_class, config.augment) == ("natural", 7, "ocm")
+    assert (config.softmax, config.params["halve"]) == ("all", False)
     assert (config.batch_size, config.tasks, config.head) == (10, 10, "linear")
 
 

@@ -35,7 +35,7 @@ class Params(BaseModel):
     """A method's own parameters; each method with any subclasses it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    by_dataset: ClassVar[dict[str, dict[str, Any]]] = {}  # defaults that differ on some datasets
+    by_dataset: ClassVar[dict[str, dict[str, Any]]] = {}  # defaults that are others on some datasets
     added: ClassVar[dict[str, Any]] = {}  # parameters added later: the value that means "as before", see identity.py
 
 
@@ -176,11 +176,19 @@ class Method(Module):
         return images.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255)
 
     def normalised(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.std if self.config.normalise else images
+        """Images in [0, 1] as the network sees them."""
+        if self.config.normalise:
+            return (images - self.mean) / self.std
+        return 2 * images - 1 if self.config.pixels == "signed" else images
 
     def originals(self, batch: Batch) -> Tensor:
         """A batch's un-augmented images as floats (N, 3, H, W) in [0, 1]."""
         return self.pixels(batch.images)
+
+    @property
+    def trained(self) -> int:
+        """How many classes, the first ones, compete in the cross-entropies of training."""
+        return self.task.seen if self.config.softmax == "seen" else len(self.net.head.weight)
 
     def views(self, batch: Batch) -> Views:
         """Originals and augmented copies, or one of them, as the trial says."""
@@ -194,7 +202,11 @@ class Method(Module):
         return Views(self.normalised(torch.cat([original, augmented])), torch.cat([batch.labels, batch.labels]))
 
     def features(self, *views: Views) -> list[Tensor]:
-        """Features of each; one forward (shared BatchNorm statistics) or one each, as the trial says."""
+        """Features of each. What passes the network together shares BatchNorm's statistics: the trial says what."""
+        if self.config.batchnorm == "views":
+            sides = zip(*(v.images.chunk(2) for v in views))  # all originals, then all augmented copies
+            passed = [self.net(torch.cat(side)).split([len(v.labels) // 2 for v in views]) for side in sides]
+            return [torch.cat(both) for both in zip(*passed)]
         if self.config.batchnorm == "separate" or len(views) == 1:
             return [self.net(v.images) for v in views]
         joint = self.net(torch.cat([v.images for v in views]))

@@ -34,17 +34,17 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
 
 
 class LookingAhead(ER):
-    """ER that needs the stream's gradient before it replays, and takes it only once a step where it can.
+    """ER that needs the stream's gradient before it replays, and takes it only once per step where it can.
 
     With `batchnorm: separate` the loss is a sum over stream and memory, so what the look ahead found for the stream is
-    half of the step. With `joint` the two share their statistics and the step starts afresh.
+    half of the step. With the others the two share their statistics and the step starts afresh.
     """
 
     _found: tuple[Batch, Tensor, Gradients] | None = None  # a batch, its loss, its gradients
 
     def look_ahead(self, batch: Batch) -> dict[str, Tensor]:
         """The network's parameters after one plain SGD step on the stream alone, on the views of its real step."""
-        again = self.config.batchnorm == "joint"
+        again = self.config.batchnorm != "separate"
         rng = self.stream_rng.get_state()
         with frozen_statistics(self.net) if again else nullcontext():
             loss = self.loss(batch, None)

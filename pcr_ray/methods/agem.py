@@ -1,13 +1,15 @@
 """A-GEM, averaged gradient episodic memory (Chaudhry et al., ICLR 2019).
 
-g = gradient of CE(stream), r = gradient of CE(memory), both over all parameters and all classes seen so far.
+g = gradient of CE(stream), r = gradient of CE(memory), both over all parameters.
 From the second task on, if g.r < 0:  g <- g - (g.r / r.r) r.  Then the optimiser steps along g.
 
-Differences from the published system:
-1. One head over all classes seen so far; theirs had a head a task.
-2. The memory is a reservoir, and the replay of a task may hold its own images (`replay_current: false`
-   leaves the old tasks', as theirs does); theirs keeps the same number for each class.
-3. Doubled augmented batch, as the PCR paper says that all its methods have it.
+Differences from the authors' code:
+1. One head for all classes; the authors have one head per task.
+2. The memory is a reservoir, and replay may hold images of the current task (`replay_current: false` leaves those of
+   earlier tasks); the authors keep the same number of images of each class, of earlier tasks only.
+3. Doubled augmented batch, as the PCR paper has it for all methods.
+In the survey's code (preset `survey`) A-GEM has a reservoir that includes the current task too, no augmentation, and a
+softmax over the whole head.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class AGEM(Method):
     def losses(self, batch: Batch, memory: Recalled | None) -> list[Tensor]:
         """Cross-entropy of the stream and, if there is one, of the memory batch."""
         views = [self.views(b) for b in (batch, memory) if b is not None]
-        logits = [self.net.head(f)[:, : self.task.seen] for f in self.features(*views)]
+        logits = [self.net.head(f)[:, : self.trained] for f in self.features(*views)]
         return [F.cross_entropy(s, v.labels) for s, v in zip(logits, views)]
 
     def learn(self, batch: Batch, memory: Recalled | None) -> Tensor:

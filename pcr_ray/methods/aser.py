@@ -8,18 +8,20 @@ n further images of each class - mean s over the stream batch; the highest are r
 Memory, once full: evaluation images are n of each class and the stream's images of rare classes; candidates are
 n * C other images in memory and the stream batch. As many as came from memory stay, by the largest sum of s.
 
-Differences from the published system:
-1. Doubled augmented batch, as the PCR paper says that all its methods have it. Features are those of un-augmented
-   images in evaluation mode.
-2. Cross-entropies run over the classes seen so far, theirs over the whole head.
-3. With fewer than K candidates s_N = 1[y_N = y] / K, the exact value; theirs is 1[y_N = y] / N.
-4. One forward a step trains and moves BatchNorm's statistics. In the survey code two more, of the stream and of the
-   memory alone, come before it and move them too; their gradients are thrown away.
-5. Without further images the first mean is 0, theirs is NaN.
-As there, a class is rare if it has less than a share U(0, 1) / C of the memory, drawn anew every step, and evaluation
+Differences from the authors' code (the survey's; preset `survey` sets what fields can set):
+1. Doubled augmented batch, as the PCR paper has it for all methods; the authors train without augmentation. Features
+   are those of un-augmented images in evaluation mode in both.
+2. Cross-entropies run over the classes seen so far; the authors' run over the whole head (`softmax: all`).
+3. With fewer than K candidates s_N = 1[y_N = y] / K, the exact value; the authors' is 1[y_N = y] / N.
+4. One forward pass per step trains and moves BatchNorm's running statistics. In the authors' code two more, of the
+   stream and of the memory alone, come before it and move them too; their gradients are thrown away.
+5. Without further images the first mean is 0 here and NaN in the authors' code.
+6. n is a whole number; the authors have 1.5 for CIFAR100 in one of their commands, 2 here.
+In both, a class is rare if it has less than a share U(0, 1) / C of the memory, drawn anew at every step, and evaluation
 images cannot be replaced. So where the memory is hardly larger than n * C, few slots change hands and the last classes
 may never enter: on digits with M = 100 and n = 9 the last two classes hold 1 image at the end (47.9 % final accuracy),
-with n = 2 31 (90.6 %; one run each). Split CIFAR10 with M = 100 is such a case; set `params.candidates` lower there.
+with n = 2 they hold 31 (90.6 %; one run each). Split CIFAR10 with M = 100 is such a case; set `params.candidates` lower
+there, as table1.yaml does.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class ASER(Method):
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         views = [self.views(b) for b in (memory, batch) if b is not None]
         logits = self.net.head(torch.cat(self.features(*views)))
-        return F.cross_entropy(logits[:, : self.task.seen], torch.cat([v.labels for v in views]))
+        return F.cross_entropy(logits[:, : self.trained], torch.cat([v.labels for v in views]))
 
     def recall(self, batch: Batch) -> Recalled | None:
         memory, count = self.memory, self.replay_count

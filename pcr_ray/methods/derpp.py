@@ -2,15 +2,15 @@
 
 L = CE(stream) + alpha * MSE(f(x1), logits1) + beta * CE(f(x2), y2)
 with two independent draws from memory. An image enters the reservoir with the logits that the network had
-for it in the forward of its own step, before the update.
+for it in the forward pass of its own step, before the update.
 
-Differences from the published system:
-1. Doubled augmented batch, as the PCR paper says that all its methods have it. The stored logits are those of
-   the original view (with `views: augmented`, of the augmented one, as theirs). An image has one vector of
-   stored logits, and all its views at replay are drawn to it: the mean runs over originals and augmented copies.
-2. Cross-entropies run over the classes seen so far, theirs over the whole head. The squared error runs over the
-   whole head in both, so it also holds an old image's logits of later classes where they were.
-3. alpha 0.1 and beta 0.5 on every dataset; theirs are chosen per dataset and buffer.
+Differences from the authors' code (mammoth; preset `mammoth` sets what fields can set):
+1. Doubled augmented batch, as the PCR paper has it for all methods. The stored logits are those of the original view
+   (with `views: augmented` those of the augmented one, as in the authors' code). An image has one vector of stored
+   logits, and all its views at replay are drawn to it: the mean runs over originals and augmented copies.
+2. Cross-entropies run over the classes seen so far; the authors' run over the whole head (`softmax: all`). The squared
+   error runs over the whole head in both, so it also holds an old image's logits of later classes where they were.
+3. alpha 0.1, beta 0.5 and lr 0.1 everywhere; the authors choose all three per dataset and buffer.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class DERPP(Method):
         views = [self.views(b) for b in (batch, *draws)]
         logits = [self.net.head(f) for f in self.features(*views)]
         self.pending = logits[0].detach()[: len(batch)]  # originals come first
-        total = F.cross_entropy(logits[0][:, : self.task.seen], views[0].labels)
+        total = F.cross_entropy(logits[0][:, : self.trained], views[0].labels)
         if draws:
             target = draws[0].extras["logits"]  # (n, C)
-            target = target.repeat(len(logits[1]) // len(target), 1)  # once a view
+            target = target.repeat(len(logits[1]) // len(target), 1)  # once per view
             total = total + self.params.alpha * F.mse_loss(logits[1], target)
-            total = total + self.params.beta * F.cross_entropy(logits[2][:, : self.task.seen], views[2].labels)
+            total = total + self.params.beta * F.cross_entropy(logits[2][:, : self.trained], views[2].labels)
         return total
 
     def halves(self, memory: Recalled) -> list[Recalled]:

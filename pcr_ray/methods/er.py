@@ -2,11 +2,11 @@
 
 L = CE(stream) + CE(memory), both over all classes seen so far (eq. 4 of the PCR paper), cosine head.
 
-Differences from published systems:
-1. Doubled augmented batch, as the PCR paper says that all its methods have it.
-2. Cosine head, as in the PCR paper's equation. The survey code bases have a linear one, a softmax over the whole head
-   and no augmentation: `head: linear` and `views: original` come near.
-3. The two means are summed, as in the survey code bases; the paper's equation has one expectation.
+Differences from public code:
+1. Doubled augmented batch, as the PCR paper has it for all methods.
+2. Cosine head and a softmax over the classes seen so far, as in the PCR paper's equation. Public code has a linear head
+   and a softmax over the whole of it, and no augmentation (presets `survey`, `mir`) or one augmented view (`aml`).
+3. The two means are summed, as in public code; the paper's equation has one expectation, so its step is half as long.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ class ER(Method):
         views = [self.views(b) for b in (batch, memory) if b is not None]
         total = views[0].images.new_zeros(())
         for view, features in zip(views, self.features(*views)):
-            total = total + F.cross_entropy(self.net.head(features)[:, : self.task.seen], view.labels)
+            total = total + F.cross_entropy(self.net.head(features)[:, : self.trained], view.labels)
         return total

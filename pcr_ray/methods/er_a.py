@@ -33,6 +33,7 @@ class ERA(Method):
     title = "ER+A"
     idea = "cross-entropy over the classes in the batch"
     head = "cosine"
+    inert = {"softmax": "seen"}  # its sum runs over the classes of the batch
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         views = [self.views(b) for b in (batch, memory) if b is not None]

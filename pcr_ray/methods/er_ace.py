@@ -6,11 +6,11 @@ cosine head. New classes do not push the proxies of old ones away; replay still 
 `stream_classes: batch` is the published task-free form: the stream's softmax runs over the classes of the
 stream batch and those that never occurred in the stream so far.
 
-Differences from the published system:
-1. Doubled augmented batch and cosine head, as in the PCR paper.
-2. Replay runs over the classes seen so far; theirs runs over the whole head.
-3. The task-free form holds from the first step on, as in one published version; in another from the second task.
-4. A class never seen is one that no batch had; theirs takes all from the largest class number seen upwards.
+Differences from the authors' code (AML; preset `aml` sets what fields can set):
+1. Doubled augmented batch and gamma 1 / 0.09, as in the PCR paper; the authors have one augmented view and gamma 10.
+2. Replay runs over the classes seen so far; the authors' runs over the whole head (`softmax: all`).
+3. The task-free form holds from the first step on, as in mammoth; in the authors' code from the second task on.
+4. A class never seen is one that no batch had; the authors take all from the largest class number seen upwards.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ERACE(Method):
         logits = [self.net.head(f) for f in self.features(*views)]
         total = self.stream_loss(logits[0], views[0].labels)
         if memory is not None:
-            total = total + F.cross_entropy(logits[1][:, : self.task.seen], views[1].labels)
+            total = total + F.cross_entropy(logits[1][:, : self.trained], views[1].labels)
         return total
 
     def remember(self, batch: Batch) -> None:

@@ -8,15 +8,17 @@ Replay: MIR's virtual step, here on the stream's whole L, and of 50 random image
 would raise most,
     score = change of ||softmax(z) - onehot(y)||_1 * ||feature||_1.
 
-Differences from the published system:
-1. Candidates are scored as they are and replayed with fresh augmented copies; theirs are scored in one batch with
-   augmented copies, and these very copies are replayed.
-2. All probabilities run over the classes seen so far, theirs over the whole head. The mean of |P_joint - P_view|
-   still divides by all classes, so that `dl` weighs the same.
-3. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them, as with
-   `move_statistics`.
+Differences from the authors' code (preset `dvc` sets what fields can set):
+1. Augmentation is drawn per image, and colours are jittered with probability 0.8, as for all methods of the PCR paper.
+   The authors draw one crop, flip, jitter and grey per batch, jitter always (`augment: dvc`).
+2. Candidates are scored as they are and replayed with fresh augmented copies; the authors score them in one batch with
+   augmented copies, and replay these very copies.
+3. All probabilities run over the classes seen so far, the authors' over the whole head (`softmax: all`). The mean of
+   |P_joint - P_view| divides by all classes in both, so that `dl` weighs the same.
 4. With `views` other than `both` the one view stands for both.
 5. The virtual step is plain SGD whatever the optimiser.
+In both, scoring with the present parameters moves BatchNorm's running statistics (`move_statistics: false`: it does
+not).
 """
 
 from __future__ import annotations
@@ -69,14 +71,14 @@ class ERDVC(MIR):
         total = views[0].images.new_zeros(())
         for b, view, features in zip(batches, views, self.features(*views)):
             logits = self.net.head(features)
-            total = total + F.cross_entropy(logits[:, : self.task.seen], view.labels)
+            total = total + F.cross_entropy(logits[:, : self.trained], view.labels)
             total = total + sum(self.consistency(logits[: len(b)], logits[-len(b) :]))
         return total
 
     def consistency(self, z: Tensor, augmented: Tensor) -> tuple[Tensor, Tensor]:
         """The entropy term and the distance term of two views' logits (N, C)."""
         joint = self.joint(torch.cat([z, augmented], 1))
-        single, double, both = (x[:, : self.task.seen].softmax(1) for x in (z, augmented, joint))
+        single, double, both = (x[:, : self.trained].softmax(1) for x in (z, augmented, joint))
         entropy = (negative_entropy(single) + negative_entropy(double) + negative_entropy(both)) / 3
         distance = ((both - single).abs() + (both - double).abs()).sum() / (2 * z.numel())
         return entropy, self.params.dl * distance
@@ -85,6 +87,6 @@ class ERDVC(MIR):
         """The L1 norm of each candidate's gradient at the head: of (p - onehot) times the feature."""
         images = self.normalised(self.originals(candidates))
         features, logits = outputs_with(self.net, parameters, images)
-        p = logits[:, : self.task.seen].softmax(1)
+        p = logits[:, : self.trained].softmax(1)
         error = 2 * (1 - p.gather(1, candidates.labels[:, None])[:, 0])  # sum_c |p_c - onehot_c|
         return error * features.abs().sum(1)

@@ -2,10 +2,10 @@
 
 L = mean over the stream batch of -log softmax(s)_y over all classes seen so far, with s = gamma * cos(z, w).
 
-Differences from published systems:
-1. Doubled augmented batch, as the PCR paper says that all its methods have it.
-2. Cosine head, as in the PCR paper's equation, and a softmax over the classes seen so far. The survey code bases have
-   a linear head and a softmax over the whole of it.
+Differences from public code:
+1. Doubled augmented batch, as the PCR paper has it for all methods.
+2. Cosine head, as in the PCR paper's equation, and a softmax over the classes seen so far. The survey's code has a
+   linear head, a softmax over the whole of it and no augmentation (preset `survey`).
 """
 
 from __future__ import annotations
@@ -31,4 +31,4 @@ class Finetune(Method):
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         stream = self.views(batch)
         (features,) = self.features(stream)
-        return F.cross_entropy(self.net.head(features)[:, : self.task.seen], stream.labels)
+        return F.cross_entropy(self.net.head(features)[:, : self.trained], stream.labels)

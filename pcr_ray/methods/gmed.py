@@ -5,20 +5,20 @@ Before replay, every drawn image moves to where the coming step hurts it more:
 theta' = theta - lr * grad CE(stream; theta), age = how often x was edited before. The edited image replaces x in
 memory. The regulariser beta keeps l(x; theta) from growing; the paper subtracts it, the authors' code adds it.
 
-Differences from the authors' public code:
-1. Doubled augmented batch, as the PCR paper says that all its methods have it. The edit sees the image itself.
-2. Stream and memory pass the network one after the other (`batchnorm: separate`), as in ER here.
+Differences from the authors' code (preset `gmed` sets what fields can set):
+1. Doubled augmented batch, as the PCR paper has it for all methods. The edit sees the image itself.
+2. Stream and memory pass the network one after the other (`batchnorm: separate`), as in ER here; in the authors' code
+   together (`batchnorm: joint`).
 3. Edited pixels are clamped to [0, 1]: augmentation is defined there.
 4. theta' is a plain SGD step whatever the optimiser.
-5. Cross-entropies run over the classes seen so far, theirs over the whole head.
-6. The edit leaves the running statistics of BatchNorm alone; theirs moves them.
-7. Pixels are in [0, 1] everywhere. Theirs of MiniImageNet are in [-1, 1], where alpha 1, the published value, moves
-   an image as far as 0.25, the value for this dataset here.
-As there, l is the mean over the replayed images, the scale that alpha was chosen for. Bytes would round most edits
-away (digits, 40 steps: pixels moved by 0.03/255 on average in 3.7 edits), so the memory keeps a float copy of its
-images for them: five bytes a pixel value instead of one. Class means (the NCM classifier) are those of the images as
-they came. The head is linear as there; ER itself has the cosine head of the PCR paper's equation here
-(`head: cosine`).
+5. Cross-entropies run over the classes seen so far; the authors' run over the whole head (`softmax: all`).
+6. Pixels are in [0, 1] everywhere while they are edited. The authors' of MiniImageNet are in [-1, 1], where alpha 1,
+   the published value, moves an image as far as 0.25, the value for this dataset here.
+In both, the edit leaves the running statistics of BatchNorm alone (the authors restore them from a copy), and l is the
+mean over the replayed images, the scale that alpha was chosen for. Bytes would round most edits away (digits, 40 steps:
+pixels moved by 0.03/255 on average in 3.7 edits), so the memory keeps a float copy of its images for them: five bytes
+per pixel value instead of one. Class means (the NCM classifier) are those of the images as they came. The head is
+linear, as in the authors' code; ER itself has the cosine head of the PCR paper's equation here (`head: cosine`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class GMED(LookingAhead):
 
     def input_gradient(self, images: Tensor, labels: Tensor, parameters: dict[str, Tensor]) -> Tensor:
         logits = logits_with(self.net, parameters, self.normalised(images))
-        return torch.autograd.grad(F.cross_entropy(logits[:, : self.task.seen], labels), images)[0]
+        return torch.autograd.grad(F.cross_entropy(logits[:, : self.trained], labels), images)[0]
 
     def remember(self, batch: Batch) -> None:
         ages = torch.zeros_like(batch.labels)

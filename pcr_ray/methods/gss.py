@@ -8,12 +8,12 @@ Full: only if max cos(gradient of the stream batch, G) < 0, a slot is drawn for 
 replacement and in proportion to the scores s scaled to [0, 1]; image i takes its slot and the score c_i with
 probability (s + 1) / ((s + 1) + (c_i + 1)).
 
-Differences from the published system:
-1. Doubled augmented batch, as the PCR paper says that all its methods have it.
-2. Cross-entropies run over the classes seen so far, theirs over the whole head.
+Differences from the survey's code (preset `survey` sets what fields can set):
+1. Doubled augmented batch, as the PCR paper has it for all methods.
+2. Cross-entropies run over the classes seen so far; the survey's run over the whole head (`softmax: all`).
 3. The scaled scores are raised by 1e-12: the lowest score is drawn last, and equal scores are drawn evenly instead of
    ending the run.
-As there, gradients for the scores are those of un-augmented images with BatchNorm's running statistics, and the head is
+In both, gradients for the scores are those of un-augmented images with BatchNorm's running statistics, and the head is
 linear; ER itself has the cosine head of the PCR paper's equation here (`head: cosine`).
 """
 
@@ -88,7 +88,7 @@ class GSS(ER):
         self.memory.write(slots.numpy()[rows], rows, batch, score=fresh)
 
     def memory_gradients(self) -> Tensor:
-        """G (k, P): one row a random batch of the memory."""
+        """G (k, P): one row per random batch of the memory."""
         filled = self.memory.filled
         size = min(self.params.compare, filled)
         count = min(self.params.strength, filled // size)
@@ -101,16 +101,16 @@ class GSS(ER):
         """(P,): the gradient over all parameters of the mean loss of stored images."""
         parameters = list(self.net.parameters())
         with self.evaluating():
-            loss = F.cross_entropy(self.net(self.prepared(images), logits=True)[:, : self.task.seen], labels)
+            loss = F.cross_entropy(self.net(self.prepared(images), logits=True)[:, : self.trained], labels)
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
 
     def each_gradient(self, batch: Batch) -> Tensor:
-        """(N, P): one row an image, in one pass."""
+        """(N, P): one row per image, in one pass."""
         parameters = {name: p.detach() for name, p in self.net.named_parameters()}
 
         def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
             logits = torch.func.functional_call(self.net, parameters, (image[None],), {"logits": True})
-            return F.cross_entropy(logits[:, : self.task.seen], label[None])
+            return F.cross_entropy(logits[:, : self.trained], label[None])
 
         # Inside vmap dynamo cannot compile; unless told, it would also give up on the network for good.
         with self.evaluating(), torch.compiler.set_stance("force_eager"):

@@ -6,12 +6,14 @@ PCD: mean squared error between the logits that the replayed rows have now and t
      at the labels of the whole batch, with repetition: (memory rows) x (batch rows) entries.
 SCD: mean over the replayed rows i of the cross-entropy -sum_{j != i} p_ij log q_ij. q_i is the softmax over
      j != i of gamma * cos(f_i, f_j) among the replayed rows' features now, p_i the same of the stored ones.
-An image enters the reservoir with the logits and raw features that its original view had in the forward of its
+An image enters the reservoir with the logits and raw features that its original view had in the forward pass of its
 own step, before the update. All views of an image at replay share them.
 
-Differences from the authors' public code:
-1. The first step of a run, with an empty memory, learns from the stream; theirs skips it.
-2. The last, smaller batch of a task is learned too; theirs drops it.
+This is the authors' public code. The abstract of their paper also names a contrastive component that adds
+anchor-to-sample pairs to PCR; no public code has it, and it is not here (ER+A+B+C, `pcr_c`, has such pairs).
+Differences from the authors' code:
+1. The first step of a run, with an empty memory, learns from the stream; the authors' code skips it.
+2. The last, smaller batch of a task is learned too; the authors drop it.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class HPCR(Method):
     Params = HPCRParams
     head = "cosine"
     heads = ("cosine",)
+    inert = {"softmax": "seen"}  # its sum runs over the classes of the batch
 
     def build(self) -> None:
         self.steps = 0  # of the current task
@@ -84,7 +87,7 @@ class HPCR(Method):
         total = schedule(self.steps, p.low, p.high, p.period) * pcr_loss(torch.cat(logits), labels)
         if memory is None or self.task.index == 0:
             return total
-        copies = len(logits[1]) // len(memory)  # stored once an image, compared once a view
+        copies = len(logits[1]) // len(memory)  # stored once per image, compared once per view
         stored = {name: values.repeat(copies, 1) for name, values in memory.extras.items()}
         total = total + p.alpha * F.mse_loss(logits[1][:, labels], stored["logits"][:, labels])
         head = cast("CosineHead", self.net.head)  # see `heads`

@@ -3,15 +3,14 @@
 ER that chooses what to replay: of 50 images drawn at random, those whose loss the coming step would raise most,
     score(x, y) = CE(x, y; theta') - CE(x, y; theta),   theta' = theta - lr * grad CE(stream; theta).
 
-Differences from the published system:
-1. Doubled augmented batch, as the PCR paper says that all its methods have it: in the stream's loss behind theta'
-   (the very views of the real step) and at replay. Candidates are scored un-augmented.
-2. Scoring uses batch statistics as in training and leaves the running ones alone; theirs moves them, as with
-   `move_statistics`.
-3. Cross-entropies run over the classes seen so far, theirs over the whole head.
-4. theta' is a plain SGD step whatever the optimiser.
-5. Candidates come from the whole memory; theirs from earlier tasks only, as with `replay_current: false`.
-The head is linear as there; ER itself has the cosine head of the PCR paper's equation here (`head: cosine`).
+Differences from the authors' code (preset `mir` sets what fields can set):
+1. Doubled augmented batch, as the PCR paper has it for all methods: in the stream's loss behind theta' (the very views
+   of the real step) and at replay. Candidates are scored un-augmented. The authors have no augmentation.
+2. Cross-entropies run over the classes seen so far; the authors' run over the whole head (`softmax: all`).
+3. theta' is a plain SGD step whatever the optimiser.
+4. Candidates come from the whole memory; the authors' come from earlier tasks only (`replay_current: false`).
+In both, scoring with the present parameters moves BatchNorm's running statistics (`move_statistics: false`: it does
+not), and the head is linear; ER itself has the cosine head of the PCR paper's equation here (`head: cosine`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class MIRParams(Params):
         description="images drawn at random to choose the replay from; fewer than the replay count as that many",
     )
     move_statistics: bool = Field(
-        False, description="scoring moves BatchNorm's running statistics, as in the authors' code"
+        True, description="scoring moves BatchNorm's running statistics, as in all public code"
     )
 
 
@@ -71,4 +70,4 @@ class MIR(LookingAhead):
     def rating(self, parameters: dict[str, Tensor], candidates: Recalled) -> Tensor:
         """Each candidate's loss under these parameters of the network."""
         logits = logits_with(self.net, parameters, self.normalised(self.originals(candidates)))
-        return F.cross_entropy(logits[:, : self.task.seen], candidates.labels, reduction="none")
+        return F.cross_entropy(logits[:, : self.trained], candidates.labels, reduction="none")

@@ -10,15 +10,15 @@ L_pre (memory, rotations without augmentation): as L_uni, with S_ij = u_i . t_j 
 The teacher is the model as it was at the end of the previous task.
 First task:  L = CE(augmented stream) + L_n, nothing is replayed.
 Later tasks: L = CE(augmented memory) + L_n + L_uni + L_pre + MSE(logits of the old classes, the teacher's).
+On CIFAR10, as in the authors' code for it, S of L_n and L_uni is halved from the second task on (`halve`).
 
-Differences from the authors' public code:
-1. S is the sum everywhere, as in their CIFAR100 code; their CIFAR10 code halves it from the second task on.
-2. Cross-entropy runs over the classes seen so far, theirs over the whole head.
-3. The start is one of the d - 128 + 1 possible ones; theirs is never the last.
-4. Grey is made before normalisation, theirs after it; crop and flip commute with it.
-5. It runs in float32, theirs in mixed precision.
-6. Under preset `paper` its augmentation is that of all methods there; its own is `augment: ocm`, as in preset `ocm`.
-As there: i itself counts among those with its label in L_n, where it adds a constant; the teacher normalises by the
+Differences from the authors' code (preset `ocm` sets what fields can set):
+1. Cross-entropy runs over the classes seen so far; the authors' runs over the whole head (`softmax: all`).
+2. The start is one of the d - 128 + 1 possible ones; the authors' is never the last.
+3. Grey is made before normalisation, the authors' after it; crop and flip commute with it.
+4. It runs in float32, the authors' code in mixed precision.
+5. Under preset `paper` its augmentation is that of all methods; its own is `augment: ocm`, as in preset `ocm`.
+In both: i itself counts among those with its label in L_n, where it adds a constant; the teacher normalises by the
 statistics of its batch; teacher and model see different augmented copies in the MSE; `views` does not apply; rotated
 images move BatchNorm's running statistics, with which upright ones are classified. After the first task the head learns
 new classes from memory only: with `replay_current: false` it learns them a task late.
@@ -50,7 +50,11 @@ FLOOR = 1e-8  # added to probabilities: pairs that are further apart pull no mor
 
 
 class OCMParams(Params):
+    by_dataset = {"cifar10": {"halve": True}}
+    added = {"halve": False}
+
     temperature: float = Field(0.07, gt=0, allow_inf_nan=False, description="tau of the contrastive terms")
+    halve: bool = Field(False, description="halve the similarities S of L_n and L_uni from the second task on")
 
 
 def rotations(images: Tensor) -> Tensor:
@@ -117,11 +121,12 @@ class OCM(Method):
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         """Without anything to replay, a step of a later task is like one of the first."""
         tau = self.params.temperature
+        halved = 0.5 if self.params.halve and self.task.old else 1.0
         pairs = [self.pairs(b) for b in (batch, memory) if b is not None]
         features = self.features(*pairs)
         projections = [F.normalize(self.projector(f)) for f in features]
         starts = torch.randint(features[0].shape[1] - PROJECTION + 1, (2,), generator=self.rng).tolist()
-        logits = [similarity(f, p, start) / tau for f, p, start in zip(features, projections, starts)]
+        logits = [halved * similarity(f, p, start) / tau for f, p, start in zip(features, projections, starts)]
         total = stream_loss(logits[0], pairs[0].labels) + self.classify(batch if memory is None else memory)
         if memory is None:
             return total
@@ -136,7 +141,7 @@ class OCM(Method):
     def classify(self, batch: Batch) -> Tensor:
         """Cross-entropy of the augmented images, and for a replayed batch the squared error of old logits."""
         logits = self.net(self.augmented(self.pixels(batch.images), batch), logits=True)
-        loss = F.cross_entropy(logits[:, : self.task.seen], batch.labels)
+        loss = F.cross_entropy(logits[:, : self.trained], batch.labels)
         if not isinstance(batch, Recalled):
             return loss
         with torch.no_grad():

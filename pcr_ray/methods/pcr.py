@@ -5,11 +5,13 @@ L = mean over the anchors of the joint batch B (stream and memory, originals and
 The sum runs over the labels of the batch with repetition. With n_c = how often class c occurs among them
 it is sum_c n_c e^{s_c}: a log-softmax of s + log n over C classes instead of N batch entries.
 
-Differences from the authors' public code:
-1. The first step of a run, with an empty memory, learns from the stream; theirs skips it.
-2. The last, smaller batch of a task is learned too; theirs drops it.
-3. Only the classes seen so far compete at inference, as in the paper and in the later version of their code; in the
-   first one all do.
+Differences from the authors' code:
+1. The first step of a run, with an empty memory, learns from the stream; the authors' code skips it.
+2. The last, smaller batch of a task is learned too; the authors drop it.
+3. Only the classes seen so far compete at inference, as in the paper and in the later version of the authors' code; in
+   its first version all do.
+4. On MiniImageNet the whole feature map is pooled (160 features). Both public versions of the authors' code pool 4 x 4
+   cells, which gives 640 features, and fail there, as their proxies have 160; `pool: 4` gives both 640.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class PCR(Method):
     idea = "contrastive replay against the proxies of the classes in the batch"
     head = "cosine"
     heads = ("cosine",)
+    inert = {"softmax": "seen"}  # its sum runs over the classes of the batch
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         views = [self.views(b) for b in (batch, memory) if b is not None]

@@ -44,6 +44,7 @@ class PCRC(Method):
     idea = "PCR that also contrasts with the samples of the batch"
     head = "cosine"
     heads = ("cosine",)
+    inert = {"softmax": "seen"}  # its sum runs over the classes of the batch
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         views = [self.views(b) for b in (batch, memory) if b is not None]

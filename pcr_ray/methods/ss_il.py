@@ -3,11 +3,13 @@
 L = CE(stream) over the task's classes C_t + CE(memory of old tasks) over the old classes C_1:t-1
 (eq. 5 of the PCR paper), cosine head. No gradient passes between old and new proxies.
 
-Differences from the published system:
+Differences from the authors' method:
 1. No task-wise distillation, as in the PCR paper's equation.
-2. Two means are summed; theirs is one sum over both parts, divided by the size of the whole batch.
-3. Online: one epoch, stream and replay batch sizes as configured, where theirs keeps a fixed ratio.
-4. Doubled augmented batch and cosine head, as in the PCR paper.
+2. Two means are summed, as in AML's code; the authors have one sum over both parts, divided by the size of the whole
+   batch.
+3. Online: one epoch, stream and replay batch sizes as configured, where the authors keep a fixed ratio.
+4. Doubled augmented batch and cosine head, as in the PCR paper; AML's code has one augmented view and a linear head
+   (preset `aml`).
 Replay begins with the second task, and `replay_current` makes no difference: the second term has no place
 for the classes of the current task.
 """
@@ -30,7 +32,7 @@ class SSIL(Method):
     title = "SS-IL"
     idea = "the stream competes among new classes, replay among old ones"
     head = "cosine"
-    inert = {"replay_current": True}
+    inert = {"replay_current": True, "softmax": "seen"}
 
     def recall(self, batch: Batch) -> Recalled | None:
         return self.memory.sample(self.replay_count, below=self.task.old)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pcr_ray.config import FIELDS, TrialConfig
-from pcr_ray.study.presets import PRESETS
+from pcr_ray.study.presets import preset_fields
 from pcr_ray.study.schema import SweepFile
 
 MAX_TRIALS = 100_000
@@ -26,10 +26,7 @@ def expand(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[str, An
     united = [(f"grids[{i}]", _axes(g, f"grids[{i}]", problems)) for i, g in enumerate(spec.grids)]
     if not spec.grid and not spec.grids:
         problems.append("grid: empty; give at least one field and its values, such as seed: [0]")
-    base: dict[str, Any] = {}
-    for name in spec.presets:
-        base |= PRESETS.get(name, {})
-    base |= {k: v for k, v in spec.fixed.items() if is_field(k)}
+    fixed = {k: v for k, v in spec.fixed.items() if is_field(k)}
     for place, axes in [("grid", shared), *united]:
         problems += [f"{place}.{key}: also in 'fixed'; keep one of them" for key in axes if key in spec.fixed]
         problems += [
@@ -45,8 +42,16 @@ def expand(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[str, An
             problems.append(f"{place}: more than {MAX_TRIALS:,} trials; split the study into several files")
             break
         for values in itertools.product(*merged.values()):
-            combinations.append((place, base | dict(zip(merged, values))))
+            combinations.append((place, _with_presets(spec, fixed | dict(zip(merged, values)))))
     return combinations
+
+
+def _with_presets(spec: SweepFile, given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the file's presets and of the trial's own, later ones last, and over them what is given."""
+    fields: dict[str, Any] = {}
+    for name in (*spec.presets, str(given.get("preset"))):
+        fields |= preset_fields(name, given)
+    return fields | given
 
 
 def _axes(grid: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, list[Any]]:

@@ -201,7 +201,7 @@ def _resolve_all(
         if raw == raws[key][1] and not doubles:
             found[f"{place}: duplicates of trials in {raws[key][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
-    return Study(spec, trials, collapsed, _varying([raw for _, raw in combinations]))
+    return Study(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]))
 
 
 def _place(spec: SweepFile, grid: str, name: str) -> str:
@@ -215,9 +215,9 @@ def _place(spec: SweepFile, grid: str, name: str) -> str:
     return f"grid.{name}" if key in spec.grid else f"fixed.{name}"
 
 
-def _varying(raws: list[dict[str, Any]]) -> list[str]:
-    """The fields that the file gives more than one value, in the order of the file."""
-    keys = dict.fromkeys(k for raw in raws for k in raw)
+def _varying(spec: SweepFile, raws: list[dict[str, Any]]) -> list[str]:
+    """The fields that the file gives more than one value, in its order; what a preset says per method is not one."""
+    keys = dict.fromkeys(k for place in (spec.fixed, spec.grid, *spec.grids) for k in place)
     return [k for k in keys if len({repr(raw.get(k)) for raw in raws}) > 1]
 
 

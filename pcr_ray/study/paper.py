@@ -10,13 +10,13 @@ from typing import Any
 from pcr_ray.config import FIELDS, TrialConfig
 from pcr_ray.metrics import SOFTMAX
 from pcr_ray.study.grid import adjusted, is_field
-from pcr_ray.study.presets import PRESETS
+from pcr_ray.study.presets import PRESETS, preset_fields
 from pcr_ray.study.resolve import ConfigProblems, Problem, resolve
 from pcr_ray.study.schema import SweepFile
 from pcr_ray.text import did_you_mean
 
 KEYS = ("value", "ci", "classifier", "preset")  # of a row, beside fields of a trial
-WITHOUT_EFFECT = ("seed", "proxy_gradients")  # on whether a trial is the paper's
+WITHOUT_EFFECT = ("seed", "proxy_gradients", *TrialConfig.labels)  # on whether a trial is the paper's
 
 Row = Mapping[str, Any]
 
@@ -76,7 +76,7 @@ def trial_of(spec: SweepFile, row: Row) -> TrialConfig | None:
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigProblems([Problem("preset", f"unknown preset '{name}'{did_you_mean(str(name), list(PRESETS))}")])
     fields = {k: v for k, v in row.items() if k not in KEYS}
-    return resolve(adjusted(spec, PRESETS[name] | fields)[0])
+    return resolve(adjusted(spec, preset_fields(name, fields) | fields | {"preset": name})[0])
 
 
 def row_of(spec: SweepFile, trial: TrialConfig, classifier: str) -> Row | None:

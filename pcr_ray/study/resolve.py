@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from pcr_ray.config import FIELDS, TrialConfig
+from pcr_ray.config import FIELDS, TrialConfig, map_side
 from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import problems_error
 from pcr_ray.methods import METHODS
+from pcr_ray.study.presets import PRESETS, preset_fields
 from pcr_ray.text import did_you_mean
 
 
@@ -44,7 +45,13 @@ def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
     `strict=False` also reads numbers from text, for command lines; parameters of methods have their types by then.
     """
     raw, params = _split_params(raw)
-    problems = [Problem(key, f"unknown field{did_you_mean(key, FIELDS)}") for key in raw if key not in FIELDS]
+    name = str(raw.get("preset"))
+    theirs, their_params = _split_params(preset_fields(name, raw))
+    raw, params = {**theirs, **raw}, {**their_params, **params} if isinstance(params, Mapping) else params
+    problems = []
+    if raw.get("preset") is not None and name not in PRESETS:
+        problems.append(Problem("preset", f"unknown preset '{name}'{did_you_mean(name, list(PRESETS))}"))
+    problems += [Problem(key, f"unknown field{did_you_mean(key, FIELDS)}") for key in raw if key not in FIELDS]
     known = {k: v for k, v in raw.items() if k in FIELDS} | {"params": params}
     try:
         config = TrialConfig.model_validate(known, strict=strict)
@@ -87,6 +94,9 @@ def _settle_dataset(values: dict[str, Any]) -> list[Problem]:
                         f"{did_you_mean(values['dataset'], DATASETS.names())}")]  # fmt: skip
     dataset = DATASETS.get(values["dataset"])
     problems = []
+    size = values["image_size"] if dataset.user_folder else dataset.image_size
+    if size and values["pool"] and values["pool"] >= map_side(size):
+        values["pool"] = None  # the whole map
     if dataset.user_folder:
         for field in ("folder", "image_size", "tasks"):
             if values[field] is None:
@@ -142,6 +152,10 @@ def _settle_method(values: dict[str, Any]) -> list[Problem]:
     values.update(method.inert)
     if values["views"] == "original":
         values["augment"] = "none"
+    if values["batchnorm"] == "views" and values["views"] != "both":
+        values["batchnorm"] = "joint"  # there is one view
+    if values["normalise"]:
+        values["pixels"] = "unit"
     return problems
 
 
