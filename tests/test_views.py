@@ -40,8 +40,8 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> Answer:
                "accuracy_task_1": 60.0 + s, "accuracy_task_2": 40.0 + s, "final_accuracy": 50.0 + s}  # fmt: skip
         for task, metrics in enumerate((one, two), start=1):
             spool.append(identity, "task", task=task, metrics=metrics)
-        results = {"config": trial.model_dump(), "accuracy_matrix": [], "ncm_accuracy_matrix": [],
-                   "data_fingerprint": "00", "proxy_gradients": [[9.0] * 10, [float(c) for c in range(10)]]}  # fmt: skip
+        results = {"config": trial.model_dump(), "accuracy_matrix": [], "ncm_accuracy_matrix": []}
+        results |= {"data_fingerprint": "00", "proxy_gradients": [[9.0] * 10, [float(c) for c in range(10)]]}
         spool.append(identity, "end", status="FINISHED", results=results)
     assert Courier(spool, store, study.name, lambda: run.run_id).deliver_all()
     return collect(study, store)
