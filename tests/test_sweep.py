@@ -155,3 +155,20 @@ def assert_same_numbers(expected: Path, got: Path) -> None:
     """Every metric of every trial, step by step, once each."""
     reference = {k: v for k, v in histories(store(expected)).items() if k in histories(store(got))}
     assert histories(store(got)) == reference and len(reference) == 4
+
+
+def test_a_refused_first_run_makes_no_database_and_a_dry_run_shows_the_plan_before_it_refuses(
+    tmp_path: Path, root: Path
+) -> None:
+    sweep_file(tmp_path)
+    for change, message in (
+        ("fixed.dataset=mini_imagenet", "mini_imagenet"),
+        ("resources={cpu: 999}", "cpu 999 and gpu 0 asked for on one node"),
+        ("trainable=tests.faulty:Nobody", "tests.faulty:Nobody"),
+    ):
+        for more in ([], ["--dry-run"]):
+            refused = run_sweep(tmp_path, root, "--set", change, *more)
+            assert refused.returncode == 2 and message in refused.stderr, refused.stdout + refused.stderr
+            assert ("4 to run" in refused.stdout) == bool(more)
+            assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "mlflow.db").exists()

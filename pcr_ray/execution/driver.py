@@ -91,23 +91,27 @@ def preview(study: Study, options: RunOptions) -> None:
         store.open()
         with store.guarded():
             plan = make_plan(study, store, options.root, rerun=options.rerun)
-    tuner.check_trainable(study.spec.trainable)
-    for trial in _datasets(plan.todo):
-        if not options.address:
-            available(trial, options.root)
-    resources = study.spec.resources
-    if not options.address:
-        cluster.fit(resources, cluster.local_nodes(resources))
     _show(plan, store)
+    resources = study.spec.resources
     console.print(f"per trial: {resources}")
     if plan.todo:
         console.print(forecast.describe(plan, options), soft_wrap=True)
+    tuner.check_trainable(study.spec.trainable)
+    if not options.address:
+        cluster.fit(resources, cluster.local_nodes(resources))
+        for trial in _datasets(plan.todo):
+            available(trial, options.root)
 
 
 def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any = None) -> Result:
     """Run what is left of a study. The record changes only once everything that can be refused was not."""
     folder = options.folder(study.name)
     tuner.load_trainable(study.spec.trainable)
+    if not options.address:
+        cluster.fit(study.spec.resources, cluster.local_nodes(study.spec.resources))
+        if store.missing_file:  # what will be refused makes no database
+            for trial in _datasets(study.trials):
+                available(trial, options.root)
     store.open()
     spool = Spool(folder / "spool")
     sweep_run = SweepRun(store, study)
