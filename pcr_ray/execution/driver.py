@@ -23,7 +23,7 @@ from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
 from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
-from pcr_ray.text import redact
+from pcr_ray.text import count, redact
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status
 from pcr_ray.tracking.spool import Spool
@@ -154,7 +154,7 @@ def _launch(
         if options.address:
             nodes.check(plan.todo.values(), study.spec.trainable, storage, options.root, resources)
         at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
-        console.print(f"running {at_once} at once, each with {resources}")
+        console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
         with sweep_run.store.guarded():
             sweep_run.begin()
         courier.start()

@@ -141,7 +141,7 @@ def test_a_job_that_gets_nowhere_is_not_queued_for_ever(typed: Typed, tmp_path: 
     (tmp_path / "mine.sh").write_text(template.replace("idle_limit=3", "idle_limit=2"))
     number = typed.submit("--cpus-per-node", 1, "--time", 10, "--template", "mine.sh")
     for run in (1, 2):
-        wait_for(lambda r=run: typed.log(number).count("running 1 trials") == r, "the sweep's start")
+        wait_for(lambda r=run: typed.log(number).count("running 1 trial at once") == r, "the sweep's start")
         typed.cluster.run("scancel", "--batch", "--signal=USR1", number)
     log = typed.ended(number, "FAILED")
     assert "no task was finished in 2 runs: not queued again" in log and "raise --time" in log
