@@ -159,7 +159,7 @@ def test_two_jobs_share_a_node(typed: Typed, tmp_path: Path) -> None:
         store = f"sqlite:///{tmp_path}/{name}.db"
         numbers[name] = typed.submit(*options, "--tracking-uri", store, file=f"{name}.yaml")
     wait_for(
-        lambda: all("running 1 trials" in typed.log(number, name) for name, number in numbers.items()),
+        lambda: all("running 1 trial at once" in typed.log(number, name) for name, number in numbers.items()),
         "both jobs running",
     )
     running = typed.cluster.run("squeue", "-h", "-t", "running", "-o", "%N")
