@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: install quickstart test lint bench clean
+.PHONY: install quickstart test test-cluster lint bench clean
 
 install: $(STAMP)
 
@@ -22,6 +22,10 @@ quickstart: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# Several nodes, a real Slurm (skipped where it is not installed), Ray jobs: about 10 minutes.
+test-cluster: install
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 lint: install
 	$(BIN)/ruff check .
