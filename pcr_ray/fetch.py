@@ -31,6 +31,8 @@ def main(argv: Sequence[str]) -> int:
     root = data_root(given.data_root)
     found = prepare(resolve_or_exit(wanted, "this cannot be fetched"), root)
     place = Path(os.fsdecode(found.images.filename)).parent  # type: ignore[attr-defined]  # it is a memory map
+    if not place.is_relative_to(root):
+        raise InputError(f"--data-root {root}: cannot be written to; {given.name} was prepared in {place} instead")
     console.print(
         f"{given.name}: {len(found.images)} images of {found.classes} classes in {place}\n"
         f"trials find them with --data-root {root} or PCR_RAY_DATA={root}", soft_wrap=True, markup=False,

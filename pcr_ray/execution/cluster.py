@@ -18,7 +18,7 @@ from pcr_ray.study.schema import Resources
 from pcr_ray.text import first_line
 
 GPU_SHARE = 0.25  # a Reduced ResNet18 trial leaves most of a GPU idle
-PROBE_SECONDS = 5.0
+PROBE_SECONDS = 5
 
 
 @contextlib.contextmanager
@@ -68,8 +68,8 @@ def _refusal(error: Exception, address: str | None) -> PcrRayError:
             "address that of its head (ray start --head prints it)?"
         )
     return NotNowError(
-        f"a local Ray did not start: {first_line(error)}\n  Nothing was run: run the same command again. If it stays so, "
-        "the machine may be very busy or short of memory; --verbose shows Ray's own output."
+        f"a local Ray did not start: {first_line(error)}\n  Nothing was run: run the same command again. If it stays "
+        "so, the machine may be very busy or short of memory; --verbose shows Ray's own output."
     )
 
 
@@ -98,14 +98,14 @@ def _reach(address: str) -> None:
         services.get_node_to_connect_for_driver(head, timeout_seconds=PROBE_SECONDS)
     except AuthenticationError:
         raise InputError(
-            f"the Ray cluster at {place} does not accept this command's token\n  Nothing was run. Set RAY_AUTH_MODE="
-            "token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, a file) to what the head was started with; where neither "
-            "is set, the token is that of ~/.ray/auth_token."
+            f"the Ray cluster at {place} does not accept this command's token\n  Nothing was run. Set "
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, a file) to what the head was started "
+            "with; where neither is set, the token is that of ~/.ray/auth_token."
         ) from None
     except RuntimeError:
         raise NotNowError(
-            f"this machine is not a node of the Ray cluster at {place}\n  Nothing was run. Run the command on one of its "
-            f"nodes, or join it first (ray start --address={place}); pcr-ray submit ray sends a sweep from anywhere."
+            f"this machine is not a node of the Ray cluster at {place}\n  Nothing was run. Run the command on one of "
+            f"its nodes, or join first (ray start --address={place}); pcr-ray submit ray sends a sweep from anywhere."
         ) from None
 
 

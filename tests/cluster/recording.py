@@ -16,9 +16,12 @@ from trainables.online import OnlineTrainable
 
 class Recording(OnlineTrainable):
     def step(self) -> dict[str, Any]:
+        if self.learner is None or self.learner.done:
+            return super().step()  # nothing to do but to report
         self._note("begun")
-        if (self._folder / "slow").exists():
-            time.sleep(1.5)
+        deadline = time.monotonic() + 6
+        while (self._folder / "slow").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
         result = super().step()
         self._note("ended")
         return result
