@@ -13,13 +13,19 @@ if TYPE_CHECKING:
 NAME = "checkpoint.pt"
 
 
+def below(storage: str, name: str) -> str:
+    """`s3://bucket/path?region=here` and `name` -> `s3://bucket/path/name?region=here`."""
+    place, mark, query = storage.partition("?") if "://" in storage else (storage, "", "")
+    return f"{place.rstrip('/')}/{name}{mark}{query}"
+
+
 class CheckpointStore:
     """One trial's checkpoint under `<storage>/<identity>/<code>/`: other code than began a trial starts it over."""
 
     def __init__(self, storage: str, identity: str, code: str = "") -> None:
         self.remote = "://" in storage
-        self.folder = f"{storage.rstrip('/')}/{identity}"
-        self.place = f"{self.folder}/{code}" if code else self.folder
+        self.folder = below(storage, identity)
+        self.place = below(self.folder, code) if code else self.folder
 
     def save(self, learner: Learner) -> None:
         if not self.remote:

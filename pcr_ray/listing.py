@@ -192,6 +192,10 @@ def _sentence(text: str) -> str:
 
 
 def datasets(argv: Sequence[str]) -> int:
+    if argv[:1] == ["fetch"]:
+        from pcr_ray.fetch import main
+
+        return main(argv[1:])
     argparse.ArgumentParser(prog="pcr-ray datasets", description="List the datasets.").parse_args(argv)
     from pcr_ray.datasets import DATASETS
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import ray
@@ -24,6 +26,7 @@ def test_a_ray_that_does_not_start_is_one_message_and_nobodys_failed_trial(
         raise Exception("The current node timed out during startup.\nmore")
 
     monkeypatch.setattr(ray, "init", fails)
+    monkeypatch.setattr(cluster, "_reach", lambda address: None)  # auto finds whatever runs on the machine
     with pytest.raises(NotNowError, match="timed out during startup") as caught, cluster.connected(address, False):
         pass
     assert caught.value.exit_code == 75 and "more\n" not in str(caught.value)
@@ -37,6 +40,20 @@ def test_an_address_where_nobody_is_answers_at_once() -> None:
     with pytest.raises(NotNowError, match=f"nobody answers at --address {address}"), cluster.connected(address, False):
         pass
     assert time.monotonic() - started < 10 and not ray.is_initialized()
+
+
+def test_an_address_where_somebody_else_is_answers_at_once() -> None:
+    """A server that says nothing, and one of HTTP/1."""
+    with socket.socket() as silent, HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        for port, text in ((silent.getsockname()[1], "timed out"), (other.server_port, "not Ray")):
+            started = time.monotonic()
+            with pytest.raises(NotNowError, match=text), cluster.connected(f"127.0.0.1:{port}", False):
+                pass
+            assert time.monotonic() - started < 10
+        other.shutdown()
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:", "host:port", ":99", "host:99999"])

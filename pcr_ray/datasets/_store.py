@@ -65,6 +65,9 @@ def _prepare(config: TrialConfig, root: Path) -> Prepared:
     source = _source_folder(dataset, config, root)
     files = folder_files(source) if source else None
     wanted = folder_fingerprint(files) if files else None
+    ready = _open(root / "prepared" / _key(dataset, size, source), wanted)
+    if ready:  # also where the data root may only be read
+        return ready
     target = _prepared_root(root) / _key(dataset, size, source)
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):

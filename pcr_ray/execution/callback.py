@@ -74,7 +74,7 @@ class TuneTracker(Callback):
     ) -> None:
         identity = _identity(trial)
         if result.get("failure"):
-            self._end(identity, Status.FAILED, result["failure"])
+            self._end(identity, Status.FAILED, result["failure"], node=result.get("hostname"))
             return
         for metrics in result["tasks"][self._spooled.get(identity, 0) :]:
             numbers = {k: float(v) for k, v in metrics.items() if k != "task"}
@@ -82,7 +82,7 @@ class TuneTracker(Callback):
         self._spooled[identity] = len(result["tasks"])
         self.watcher.task_done(identity, result["tasks"][-1])
         if result.get("complete"):  # ours to say: a scheduler of Tune's may set `done` on a half-done trial
-            self._end(identity, Status.FINISHED, None, result["results"])
+            self._end(identity, Status.FINISHED, None, result["results"], result.get("hostname"))
         self.courier.wake()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -105,12 +105,15 @@ class TuneTracker(Callback):
         self.watcher.ended(identity, Status.KILLED, None)
         self.courier.wake()
 
-    def _end(self, identity: str, status: Status, reason: str | None, results: dict[str, Any] | None = None) -> None:
+    def _end(
+        self, identity: str, status: Status, reason: str | None,
+        results: dict[str, Any] | None = None, node: str | None = None,
+    ) -> None:  # fmt: skip
         if identity in self.outcome.finished or identity in self.outcome.failed:
             return
         self._begin(identity)  # a worker may die before its trial started
         self.outcome.running.discard(identity)
-        self.spool.append(identity, END, status=status, reason=reason, results=results)
+        self.spool.append(identity, END, status=status, reason=reason, results=results, node=node)
         if status is Status.FINISHED:
             self.outcome.finished.add(identity)
             with contextlib.suppress(Exception):  # a checkpoint too many is no reason to end a sweep

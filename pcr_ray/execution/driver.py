@@ -21,6 +21,7 @@ from pcr_ray.execution import cluster, forecast, nodes, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
+from pcr_ray.execution.storage import marked
 from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
 from pcr_ray.text import count, redact
@@ -30,7 +31,7 @@ from pcr_ray.tracking.spool import Spool
 from pcr_ray.tracking.store import Store, tracking_uri
 from pcr_ray.tracking.sweep_run import SweepRun
 
-LAST_WORDS = 15.0  # seconds for MLflow when the cluster's head is gone
+LAST_WORDS = 20.0  # seconds for MLflow when the cluster's head is gone
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,12 @@ def _launch(
     from pcr_ray.execution.callback import TuneTracker
 
     study, storage = plan.study, options.checkpoints(plan.study.name)
+    with marked(storage):
+        pass  # refused here where it cannot be used
     shipped = packages(study.spec.trainable) if options.ship else ()
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
-        resources = cluster.settle(study.spec.resources, options.address)
+        resources = cluster.settle(study.spec.resources, options.address, options.wait)
         if options.address:
             nodes.check(plan.todo.values(), study.spec.trainable, storage, options.root, resources)
         at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
@@ -162,16 +165,7 @@ def _launch(
         tracker = TuneTracker(plan, spool, courier, storage, view)
 
         def lost() -> None:
-            view.close()
-            tracker.stop_running()
-            courier.close(min(options.flush_seconds, LAST_WORDS))
-            with contextlib.suppress(Exception):
-                sweep_run.close(Status.KILLED)
-            console.print(
-                "the head of the Ray cluster is gone: everything up to the last finished task of each trial is safe; "
-                "run the same command again to continue", soft_wrap=True,
-            )  # fmt: skip
-            os._exit(NotNowError.exit_code)  # Ray would end this process a moment later, with a line of its own
+            _last_words(view, tracker, courier, sweep_run)
 
         def started() -> bool:
             return bool(tracker.outcome.running or tracker.outcome.finished or tracker.outcome.failed)
@@ -187,6 +181,23 @@ def _launch(
                 sweep_run.close(Status.KILLED)
             raise
     return tracker.outcome
+
+
+def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: SweepRun) -> None:
+    """The head is gone, and Ray will end this process 60 s later with a line of its own: be done before."""
+    view.close()
+    console.print(
+        "the head of the Ray cluster is gone: everything up to the last finished task of each trial is safe; "
+        "run the same command again to continue", soft_wrap=True,
+    )  # fmt: skip
+    end = threading.Timer(LAST_WORDS, os._exit, [NotNowError.exit_code])  # MLflow may be gone with the head
+    end.daemon = True
+    end.start()
+    tracker.stop_running()
+    courier.close(LAST_WORDS)
+    with contextlib.suppress(Exception):
+        sweep_run.close(Status.KILLED)
+    os._exit(NotNowError.exit_code)
 
 
 def _show(plan: Plan, store: Store) -> None:

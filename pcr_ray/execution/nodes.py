@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import prepare
 from pcr_ray.errors import PcrRayError, problems_error
+from pcr_ray.execution.storage import marked, problem
 from pcr_ray.execution.tuner import load_trainable
 from pcr_ray.provenance import changed, code_of
 from pcr_ray.study.schema import Resources
@@ -28,63 +26,59 @@ def check(trials: Iterable[TrialConfig], trainable: str, storage: str, root: Pat
 
     kinds = {(t.method, t.dataset, t.folder, t.image_size): t for t in trials}.values()
     asked = [{"trial": t.model_dump(), "sources": dict(code_of(t, trainable).sources)} for t in kinds]
-    nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= resources.cpu]
+    nodes = {n["NodeID"]: _name(n) for n in ray.nodes() if n["Alive"] and _fits(n["Resources"], resources)}
     look = ray.remote(num_cpus=0, max_retries=0)(examine)
     problems: list[str] = []
-    with _marker(storage) as marker:
+    with marked(storage) as mark:
         pending = {
-            look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)).remote(
-                asked, trainable, marker, str(root)
-            ): n["NodeManagerHostname"]
-            for n in nodes
+            look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+                asked, trainable, storage, mark, str(root)
+            ): node
+            for node in nodes
         }
-        names = dict(pending)
         while pending:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=PATIENCE)
             if not ready:
-                console.print(f"waiting for {', '.join(sorted(pending.values()))} to prepare data", soft_wrap=True)
+                slow = ", ".join(sorted(nodes[node] for node in pending.values()))
+                console.print(f"waiting for {slow} to prepare data", soft_wrap=True, markup=False)
             for answer in ready:
-                problems += [f"{names[answer]}: {problem}" for problem in _answer(answer)]
-                del pending[answer]
+                node = pending.pop(answer)
+                problems += [f"{nodes[node]}: {problem}" for problem in _answer(answer, node)]
     if problems:
-        raise problems_error(f"{count(len(nodes), 'node')} of the cluster cannot run this", sorted(problems))
+        bad = len({problem.partition(":")[0] for problem in problems})
+        raise problems_error(f"{bad} of {count(len(nodes), 'node')} cannot run this", sorted(problems))
 
 
-def _answer(answer: Any) -> list[str]:
+def _fits(node: dict[str, float], resources: Resources) -> bool:
+    return node.get("CPU", 0) >= resources.cpu and node.get("GPU", 0) >= (resources.gpu or 0)
+
+
+def _name(node: dict[str, Any]) -> str:
+    """As an admin knows it: the name that it was started with, else its host's."""
+    return str(node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"])
+
+
+def _answer(answer: Any, node: str) -> list[str]:
     import ray
 
     try:
         return ray.get(answer)
     except Exception as error:  # it did not even start there
-        text = str(error)
-        if "ModuleNotFoundError" in text or "No module named" in text:
-            missing = next((line for line in text.splitlines() if "No module named" in line), "").strip()
+        if not any(n["NodeID"] == node and n["Alive"] for n in ray.nodes()):
+            return []  # gone meanwhile: no trial will run there
+        missing = next((line.strip() for line in str(error).splitlines() if "No module named" in line), None)
+        if missing:
             return [
-                f"pcr_ray cannot be imported there ({missing or 'no such module'}): install the same version on every "
-                "node (an image, a shared venv), or add --ship"
+                f"pcr_ray cannot be imported there ({missing}): install the same version on every node (an image, a "
+                "shared venv), or add --ship"
             ]
-        return [f"the check could not run there: {first_line(error)}"]
+        why = first_line(getattr(error, "cause", None) or error)
+        return [f"the check could not run there ({why}): is it the same version? --ship sends this one"]
 
 
-class _marker:
-    """A file in the storage that every node must see; None where the storage is a URI."""
-
-    def __init__(self, storage: str) -> None:
-        self.path = None if "://" in storage else Path(storage) / f".seen-{uuid.uuid4().hex[:12]}"
-
-    def __enter__(self) -> str | None:
-        if self.path:
-            self.path.touch()
-        return str(self.path) if self.path else None
-
-    def __exit__(self, *_: object) -> None:
-        if self.path:
-            self.path.unlink(missing_ok=True)
-
-
-def examine(asked: list[dict[str, Any]], trainable: str, marker: str | None, root: str) -> list[str]:
+def examine(asked: list[dict[str, Any]], trainable: str, storage: str, mark: str, root: str) -> list[str]:
     """Runs on a node: what is wrong there."""
-    problems = _storage_problems(marker)
+    problems = [text] if (text := problem(storage, mark)) else []
     try:
         load_trainable(trainable)
     except PcrRayError as error:
@@ -103,19 +97,3 @@ def examine(asked: list[dict[str, Any]], trainable: str, marker: str | None, roo
             f"other code than here ({', '.join(sorted(differences)[:5])}): install the same version, or add --ship"
         )
     return problems + list(data)
-
-
-def _storage_problems(marker: str | None) -> list[str]:
-    if marker is None:
-        return []
-    storage = Path(marker).parent
-    if not Path(marker).exists():
-        return [
-            f"the storage {storage} is not shared with it: trials could not continue there; name a path that all "
-            "nodes share, or a URI such as s3://bucket/path, with --storage"
-        ]
-    try:
-        with tempfile.TemporaryFile(dir=storage):
-            return []
-    except OSError as error:
-        return [f"the storage {storage} cannot be written to there ({os.strerror(error.errno or 0)})"]

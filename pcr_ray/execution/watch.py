@@ -63,8 +63,8 @@ def head(lost: Callable[[], None]) -> Iterator[None]:
 def start(started: Callable[[], bool], resources: Resources, minutes: float | None) -> Iterator[None]:
     """While no trial has started: who waits for what. Past `minutes` the sweep is stopped as by Ctrl-C."""
     began = time.monotonic()
-    full = not _has_room(resources)  # asked before our own trials take what is free
-    told = began - REMIND
+    # Asked before our own trials take what is free. Where there is room, starting may still take a while.
+    told = began if _has_room(resources) else began - REMIND
 
     def look() -> bool:
         nonlocal told
@@ -75,10 +75,9 @@ def start(started: Callable[[], bool], resources: Resources, minutes: float | No
             console.print(f"no trial could start within --wait {minutes:g} minutes: stopping", soft_wrap=True)
             os.kill(os.getpid(), signal.SIGINT)
             return True
-        if full and now - told >= REMIND:
+        if now - told >= REMIND:
             told = now
-            waited = duration(now - began)
-            console.print(f"waiting for resources ({waited}): {occupancy(resources)}", soft_wrap=True)
+            console.print(f"waiting for resources ({duration(now - began)}): {occupancy(resources)}", soft_wrap=True)
         return False
 
     with _thread(look):

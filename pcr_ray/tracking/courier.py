@@ -164,6 +164,8 @@ class Courier:
 
         client = self.store.client
         tags = {Tag.REASON: redact(end["reason"])[:4000]} if end.get("reason") else {}
+        if end.get("node"):
+            tags[Tag.NODE] = end["node"]
         if end["status"] == Status.FINISHED:
             results = end.get("results") or {}
             if results:

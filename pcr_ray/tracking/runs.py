@@ -34,6 +34,7 @@ class Tag:
     CODE = "pcr_ray.code"  # fingerprint
     SOURCES = "pcr_ray.sources"  # file -> hash
     VERSION = "pcr_ray.version"
+    NODE = "pcr_ray.node"  # the host that ended it
     DATA = "pcr_ray.data"  # the dataset's fingerprint
     CURVES = "pcr_ray.curves"  # metric -> values after each task that has one
     PROXIES = "pcr_ray.proxy_gradients"

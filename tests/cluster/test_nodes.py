@@ -1,0 +1,110 @@
+"""Sweeps over several hosts that share one folder and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.hosts import Lan, tell
+from tests.sweeping import TINY, children, histories, run_sweep, sweep_file, wait_for
+
+pytestmark = pytest.mark.cluster
+GRID = {"method": ["pcr", "er"], "seed": {"range": [0, 6]}}
+RECORDING: dict[str, Any] = {"trainable": "tests.cluster.recording:Recording", "grid": GRID}
+TASKS = 12 * TINY["tasks"]
+
+
+@pytest.fixture(scope="module")
+def one_nodes_numbers(tmp_path_factory: pytest.TempPathFactory, root: Path) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("here")
+    sweep_file(folder, grid=GRID)
+    done = run_sweep(folder, root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return histories(f"sqlite:///{folder}/mlflow.db")
+
+
+def store(folder: Path) -> str:
+    return f"sqlite:///{folder}/mlflow.db"
+
+
+def test_trials_spread_over_the_nodes_and_have_one_nodes_numbers(
+    lan: Lan, folder: Path, one_nodes_numbers: dict[str, Any]
+) -> None:
+    lan.three_nodes()
+    sweep_file(folder, **RECORDING)
+    code, text = lan.sweep(folder, "--storage", folder / "checkpoints")
+    assert code == 0, text
+    assert "running 3 at once" in text
+    assert histories(store(folder)) == one_nodes_numbers
+    runs = children(store(folder)).values()
+    assert {r.data.tags["pcr_ray.node"] for r in runs} == {"h1", "h2", "h3"}
+    assert len(lan.tasks("ended")) == TASKS and {host for host, *_ in lan.tasks("begun")} == {"h1", "h2", "h3"}
+
+
+def test_lost_added_and_drained_nodes_and_a_killed_driver_cost_at_most_the_tasks_they_were_in(
+    lan: Lan, folder: Path, one_nodes_numbers: dict[str, Any]
+) -> None:
+    lan.three_nodes()
+    (lan.shared / "slow").touch()
+    sweep_file(folder, **RECORDING)
+    driver = lan.start(folder, "--storage", folder / "checkpoints")
+    wait_for(lambda: hosts_of(lan, "ended") == {"h1", "h2", "h3"}, "a task on every host")
+    lan.hosts["h2"].kill("raylet/raylet")
+    lan.join("h4")
+    wait_for(lambda: "h4" in hosts_of(lan, "ended"), "a task on the new host")
+    lan.hosts["h3"].drain()
+    lan.hosts["h3"].ray.wait(120)
+    wait_for(lambda: len(lan.tasks("begun")) > 20, "more tasks")
+    running = len(lan.tasks("begun")) - len(lan.tasks("ended"))
+    tell(driver, signal.SIGKILL)
+    assert driver.wait(30) != 0
+    (lan.shared / "slow").unlink()
+    code, text = lan.sweep(folder, "--storage", folder / "checkpoints")
+    assert code == 0, text
+    assert histories(store(folder)) == one_nodes_numbers
+    assert max(Counter(tuple(task) for _, *task in lan.tasks("ended")).values()) == 1, "a finished task was done again"
+    assert len(lan.tasks("begun")) <= TASKS + running + 2, lan.tasks("begun")
+
+
+def hosts_of(lan: Lan, what: str) -> set[str]:
+    return {host for host, *_ in lan.tasks(what)}
+
+
+@pytest.mark.parametrize("on", ["h1", "h2"])
+def test_a_lost_head_is_told_and_a_new_one_continues(
+    lan: Lan, folder: Path, on: str, one_nodes_numbers: dict[str, Any]
+) -> None:
+    lan.three_nodes()
+    (lan.shared / "slow").touch()
+    sweep_file(folder, **(RECORDING | {"grid": GRID | {"seed": [0, 1, 2]}}))
+    driver = lan.start(folder, "--storage", folder / "checkpoints", on=on)
+    wait_for(lambda: len(lan.tasks("ended")) > 4, "some tasks")
+    lan.head.kill("gcs_server")
+    lan.head.kill("raylet/raylet")
+    began = time.monotonic()
+    code = driver.wait(120)
+    seconds, text = time.monotonic() - began, (folder / "out.txt").read_text()
+    assert code == 75 and seconds < 60, (code, seconds, text)
+    assert "the head of the Ray cluster is gone" in text and "Traceback" not in text, text
+    assert statuses(folder) <= {"FINISHED", "KILLED"}
+    (lan.shared / "slow").unlink()
+    before = {tuple(task) for _, *task in lan.tasks("ended")}
+    lan.three_nodes()
+    code, text = lan.sweep(folder, "--storage", folder / "checkpoints")
+    assert code == 0, text
+    numbers = histories(store(folder))
+    assert len(numbers) == 6 and numbers == {name: one_nodes_numbers[name] for name in numbers}
+    assert len(lan.tasks("ended")) == 6 * TINY["tasks"] and before, "it continued from the checkpoints"
+
+
+def statuses(folder: Path) -> set[str]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(store(folder))
+    experiment = client.get_experiment_by_name("pcr_ray").experiment_id
+    return {run.info.status for run in client.search_runs([experiment])}
