@@ -39,7 +39,7 @@ def test_trials_spread_over_the_nodes_and_have_one_nodes_numbers(
     sweep_file(folder, **RECORDING)
     code, text = lan.sweep(folder, "--storage", folder / "checkpoints")
     assert code == 0, text
-    assert "running 3 at once" in text
+    assert "running 3 trials at once" in text
     assert histories(store(folder)) == one_nodes_numbers
     runs = children(store(folder)).values()
     assert {r.data.tags["pcr_ray.node"] for r in runs} == {"h1", "h2", "h3"}
