@@ -62,7 +62,7 @@ def make_plan(
             outdated[identity] = differences
         if identity in spooled or (run and run.finished):
             done.add(identity)
-            if rerun == "all" or (rerun == "changed" and identity in outdated):
+            if identity not in spooled and (rerun == "all" or (rerun == "changed" and identity in outdated)):
                 again.add(identity)
                 todo[identity] = trial
         elif run and run.status is Status.FAILED and rerun is None:
