@@ -39,6 +39,7 @@ class Study:
     trials: dict[str, TrialConfig]
     collapsed: int = 0  # combinations that are the same trial as another one
     varying: list[str] = field(default_factory=list)
+    others: list[tuple[str, TrialConfig]] = field(default_factory=list)  # the same trials under other labels
 
     @property
     def name(self) -> str:
@@ -181,6 +182,7 @@ def _resolve_all(
 ) -> Study:
     trials: dict[str, TrialConfig] = {}
     raws: dict[str, tuple[str, dict[str, Any]]] = {}
+    others: dict[tuple[str, str], tuple[str, TrialConfig]] = {}
     found: Counter[str] = Counter()
     collapsed = 0
     for place, raw in combinations:
@@ -198,10 +200,12 @@ def _resolve_all(
             trials[key], raws[key] = config, (place, raw)
             continue
         collapsed += 1
+        if config != trials[key]:
+            others[key, repr(config)] = key, config
         if raw == raws[key][1] and not doubles:
             found[f"{place}: duplicates of trials in {raws[key][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
-    return Study(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]))
+    return Study(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]), [*others.values()])
 
 
 def _place(spec: SweepFile, grid: str, name: str) -> str:
