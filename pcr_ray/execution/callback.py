@@ -20,7 +20,6 @@ from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status, code_entry
 from pcr_ray.tracking.spool import END, START, TASK, Spool
 
-
 NO_TASKS = "the trainable's result has no list `tasks` with the metrics of each task; see trainables/online.py"
 
 

@@ -102,7 +102,9 @@ def parse(
     if combinations and not left:
         problems.append("exclude: nothing is left to run")
     spec = paper.with_rows(spec, folder, problems)
-    study = _resolve_all(spec, left, problems, doubles=stored or bool(overrides))
+    changed = stored or bool(overrides)
+    study = _resolve_all(spec, left, problems, doubles=changed)
+    problems += [] if changed else _report_slips(study)
     if problems:
         raise problems_error(where, problems)
     return study
@@ -127,6 +129,22 @@ def _slips(content: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         return useless_rules(_spec(content))
     except ValidationError:
         return []  # said elsewhere
+
+
+def _report_slips(study: Study) -> list[str]:
+    """What the report names and no trial has."""
+    report, flats = study.spec.report, [trial.flat() for trial in study.trials.values()]
+    problems = [
+        f"report.{place}: no trial has {value}"
+        for place, value in (("x", report.x), ("series", report.series))
+        if flats and value.startswith("params.") and not any(value in flat for flat in flats)
+    ]
+    series = list(dict.fromkeys(str(flat.get(report.series)) for flat in flats))
+    if series and report.baseline and report.baseline not in series:
+        problems.append(
+            f"report.baseline: no {report.series} '{report.baseline}'{did_you_mean(report.baseline, series)}"
+        )
+    return problems
 
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
@@ -155,6 +173,8 @@ def _check_names(spec: SweepFile) -> list[str]:
         value = getattr(spec.report, name)
         if value and not is_field(value):
             problems.append(f"report.{name}: unknown field{did_you_mean(value, FIELDS)}")
+    if spec.report.x == spec.report.series:
+        problems.append(f"report.x: {spec.report.x} is the series already; name another field as x or as series")
     if spec.report.y not in METRICS:
         problems.append(f"report.y: unknown metric{did_you_mean(spec.report.y, list(METRICS))}")
     problems += [
