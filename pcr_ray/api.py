@@ -8,6 +8,7 @@ frame = pcr_ray.results("quickstart")
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,15 +55,16 @@ def run(study: Study, options: RunOptions | None = None) -> Status:
     with driver.held(folder, study.name), driver.stop_signals():
         try:
             result = driver.execute(study, store, options)
+            if result.delivered:
+                _conclude(study, store, options, result)
         except KeyboardInterrupt:  # outside Tune, which handles it itself
             console.print("stopped: run the same command again to continue")
             return Status.KILLED
-        if result.delivered:
-            _conclude(study, store, options, result)
     if result.stopped:
         console.print("stopped before all trials were done: run the same command again to continue")
     elif result.failed:
-        console.print("run the same command with --rerun failed to try failed trials again")
+        again = options.rerun or "failed"
+        console.print(f"run the same command with --rerun {again} to try failed trials again")
     return result.status
 
 
@@ -76,6 +78,8 @@ def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Re
         with store.guarded():
             result.sweep_run.conclude(folder, result.status, document.note(found))
     except PcrRayError as error:  # the trials are done and recorded: only the report is not
+        with contextlib.suppress(Exception):
+            result.sweep_run.close(result.status)
         console.print(f"no report: {error}\n  python -m pcr_ray.report {study.name} writes it", markup=False)
         return
     document.show(found, console)

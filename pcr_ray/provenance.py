@@ -51,6 +51,12 @@ def code_of(config: TrialConfig, trainable: str = TRAINABLE) -> Code:
     return _code(config.method, config.dataset, trainable)
 
 
+def look_again() -> None:
+    """Forget what was read: in a notebook files change between two runs of one process."""
+    for cached in (_code, _imports, _digest, commit):
+        cached.cache_clear()
+
+
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The sources that differ, in order."""
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))

@@ -198,7 +198,7 @@ def test_an_unfinished_sweep_is_reported_with_what_is_missing_and_failed(tmp_pat
     answer = collect(study, store)
     assert len(answer.missing) == 2 and list(answer.failed.values()) == ["it broke"]
     text = (document.write(answer, tmp_path / "out") / "report.md").read_text()
-    assert "6 of 9 trials are finished" in text and "Missing trials" in text and "it broke" in text
+    assert "Finished: 6 of 9 trials" in text and "Missing trials" in text and "it broke" in text
 
 
 def test_a_sweep_is_found_again_by_its_name(filled) -> None:

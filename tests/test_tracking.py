@@ -264,3 +264,57 @@ def test_comments_and_docstrings_do_not_change_a_fingerprint(tmp_path: Path) -> 
         (tmp_path / name).write_text(text)
     digests = {name: _digest(tmp_path / name) for name in versions}
     assert digests["same.py"] == digests["words.py"] != digests["other.py"]
+
+
+def test_events_of_a_version_that_knew_no_code_are_delivered(store: Store, tmp_path: Path) -> None:
+    start = ("start", {"name": "one trial", "params": {"seed": 0}})
+    task = ("task", {"task": 1, "metrics": {"average_accuracy": 50.0}})
+    courier = courier_of(spooled(tmp_path, start, task, ("end", {"status": "FINISHED"})), store)
+    assert courier.deliver_all(), courier.trouble
+    (run,) = all_runs(store)
+    assert run.info.status == "FINISHED" and "pcr_ray.code" not in run.data.tags
+
+
+def test_a_trial_continued_under_another_label_keeps_its_first_and_is_delivered(store: Store, tmp_path: Path) -> None:
+    for number, label in enumerate((None, "paper")):
+        name, content = START
+        start = (name, content | {"params": {"seed": 0, "preset": label}})
+        status = {"status": "FINISHED"} if number else {"status": "KILLED", "reason": "stopped"}
+        courier = courier_of(spooled(tmp_path / str(number), start, ("end", status)), store)
+        assert courier.deliver_all(), courier.trouble
+    (run,) = all_runs(store)
+    assert run.info.status == "FINISHED" and run.data.params["preset"] == "null"
+    assert "pcr_ray.reason" not in run.data.tags, "that of its interruption is gone"
+
+
+def test_numbers_of_two_codes_never_meet_in_one_run(store: Store, tmp_path: Path) -> None:
+    """A trial fails, its method is mended, and it is run again."""
+    name, content = START
+    other = (name, content | {"code": code(TRIAL, **{"pcr_ray/methods/pcr.py": "12345678"})})
+    task = ("task", {"task": 1, "metrics": {"average_accuracy": 10.0}})
+    failed = spooled(tmp_path / "old", other, task, ("end", {"status": "FAILED", "reason": "a bug"}))
+    assert courier_of(failed, store).deliver_all()
+    tasks = [("task", {"task": t, "metrics": {"average_accuracy": 50.0 + t}}) for t in (1, 2)]
+    assert courier_of(spooled(tmp_path / "new", START, *tasks, ("end", {"status": "FINISHED"})), store).deliver_all()
+    runs = {run.info.status: run for run in all_runs(store)}
+    assert store.history(runs["FINISHED"].info.run_id, "average_accuracy") == [51.0, 52.0]
+    assert runs["FAILED"].data.tags["pcr_ray.superseded"] == runs["FINISHED"].info.run_id
+    assert store.trials(["abc"])["abc"].run_id == runs["FINISHED"].info.run_id
+
+
+def test_an_interrupted_rerun_of_all_goes_on_instead_of_beginning_anew(
+    store: Store, study: Study, tmp_path: Path
+) -> None:
+    deliver(store, study, tmp_path)
+    started = sorted(run.started for run in store.trials(study.trials.keys()).values())
+    assert len(make_plan(study, store, tmp_path, rerun="all").again) == len(study.trials)
+    since = (started[3] + started[4]) / 2
+    left = make_plan(study, store, tmp_path, rerun="all", since=since).again
+    assert len(left) == sum(s < since for s in started) < len(study.trials)
+
+
+def test_a_trial_that_waits_for_its_delivery_is_not_run_again(store: Store, study: Study, tmp_path: Path) -> None:
+    deliver(store, study, tmp_path)
+    waiting = set(list(study.trials)[:2])
+    plan = make_plan(study, store, tmp_path, spooled=waiting, rerun="all")
+    assert plan.done == waiting and plan.again == study.trials.keys() - waiting

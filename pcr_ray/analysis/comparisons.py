@@ -104,7 +104,8 @@ def frame(answer: Answer, comparisons: Sequence[Comparison]) -> pd.DataFrame:
         row = {**dict(c.panel), x_field(answer.study) or "x": c.x, "reference": c.reference, "other": c.other}
         row |= {"n": d.n, "difference": d.mean, "ci": d.ci, "p_t": c.p_t, "p_wilcoxon": c.p_wilcoxon}
         rows.append(row | {"p_holm": c.p_holm, "separated": c.separated})
-    return pd.DataFrame(rows)
+    numbers = ["n", "difference", "ci", "p_t", "p_wilcoxon", "p_holm", "separated"]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["reference", "other", *numbers])
 
 
 def grid(answer: Answer, comparisons: Sequence[Comparison]) -> Grid:

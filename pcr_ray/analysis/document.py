@@ -70,9 +70,7 @@ def _write(answer: Answer, folder: Path) -> None:
 def _state(answer: Answer) -> list[Block]:
     total = len(answer.study.trials)
     done = total - len(answer.missing) - len(answer.failed)
-    text = f"{done} of {count(total, 'trial')} are finished."
-    if answer.missing:
-        text += f" {len(answer.missing)} have not finished yet: what follows is preliminary."
+    text = f"Finished: {done} of {count(total, 'trial')}."
     if answer.failed:
         text += f" {len(answer.failed)} failed, see below."
     blocks: list[Block] = [

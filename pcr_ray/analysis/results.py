@@ -171,7 +171,7 @@ def _cells(study: Study, frame: pd.DataFrame) -> list[Cell]:
     spec = study.spec.report
     groups: dict[Key, dict[str, float]] = {}
     numbers = frame.set_index(["trial", "classifier"])[spec.y].to_dict()
-    for identity, trial in study.trials.items():
+    for identity, trial in [*study.trials.items(), *study.others]:
         for classifier in shown_classifiers(spec, trial):
             number = numbers.get((identity, classifier))
             if number is not None and number == number:

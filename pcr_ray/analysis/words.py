@@ -17,7 +17,7 @@ from pcr_ray.analysis.results import Answer, Panel, x_field
 from pcr_ray.analysis.stats import Estimate
 from pcr_ray.text import count
 
-LEADS, NOT_SEPARATED, TOO_FEW_SEEDS = "leads", "not separated", "too few seeds"
+LEADS, NOT_SEPARATED, TOO_FEW_SEEDS, NONE_SHARED = "leads", "not separated", "too few seeds", "no seed in common"
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ def claims(answer: Answer) -> list[Claim]:
 
 
 def _kind(ahead: Estimate) -> str:
+    if not ahead.n:
+        return NONE_SHARED
     if ahead.n < TOO_FEW or ahead.ci is None:
         return TOO_FEW_SEEDS
     return LEADS if ahead.mean > ahead.ci else NOT_SEPARATED
@@ -64,7 +66,7 @@ def sentences(answer: Answer, found: Sequence[Claim] | None = None) -> list[str]
         out.append((f"{place}: " if place else "") + " ".join(parts))
     total, open_ = len(answer.study.trials), len(answer.missing) + len(answer.failed)
     if open_:
-        out.append(f"{open_} of {count(total, 'trial')} are missing or failed: this is preliminary.")
+        out.append(f"{open_} of {count(total, 'trial')} missing or failed: this is preliminary.")
     return out
 
 
@@ -73,10 +75,12 @@ def _sentence(answer: Answer, same: list[Claim]) -> str:
     first, second, kind = same[0].first, same[0].second, same[0].kind
     x_name, metric = x_field(answer.study), tables.metric_of(answer)
     where = f" at {x_name} {_list(c.x for c in same)}" if x_name else ""
+    what = "" if metric.name == "final_accuracy" else f" in {metric.title.lower()}"
+    if kind == NONE_SHARED:
+        return f"{first} has a better mean than {second}{what}{where}, but they have no seed in common."
     numbers = [_difference(c.difference) for c in same]
     n = _seeds([c.difference.n for c in same])
     points = " points" if metric.unit in ("%", "points") else ""
-    what = "" if metric.name == "final_accuracy" else f" in {metric.title.lower()}"
     if kind == LEADS:
         return f"{first} leads {second}{what}{where} by {_list(numbers)}{points} ({n})."
     if kind == NOT_SEPARATED:
@@ -85,8 +89,6 @@ def _sentence(answer: Answer, same: list[Claim]) -> str:
 
 
 def _difference(found: Estimate) -> str:
-    if found.n == 0:
-        return "an unknown number of"
     return f"{found.mean:.1f}" + ("" if found.ci is None else f" ± {found.ci:.1f}")
 
 

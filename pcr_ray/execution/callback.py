@@ -20,6 +20,8 @@ from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status, code_entry
 from pcr_ray.tracking.spool import END, START, TASK, Spool
 
+NO_TASKS = "the trainable's result has no list `tasks` with the metrics of each task; see trainables/online.py"
+
 
 class Watcher(Protocol):
     """Anything that wants to know how trials fare: the progress view."""
@@ -53,6 +55,8 @@ class TuneTracker(Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         identity = _identity(trial)
+        if self._over(identity):  # its worker was lost before Tune noted its end; the numbers are safe
+            return
         self.outcome.running.add(identity)
         self._begin(identity)
         self.watcher.started(identity)
@@ -73,8 +77,11 @@ class TuneTracker(Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         identity = _identity(trial)
-        if result.get("failure"):
-            self._end(identity, Status.FAILED, result["failure"], node=result.get("hostname"))
+        if self._over(identity):
+            return
+        if result.get("failure") or not result.get("tasks"):
+            reason = result.get("failure") or NO_TASKS
+            self._end(identity, Status.FAILED, reason, node=result.get("hostname"))
             return
         for metrics in result["tasks"][self._spooled.get(identity, 0) :]:
             numbers = {k: float(v) for k, v in metrics.items() if k != "task"}
@@ -99,6 +106,9 @@ class TuneTracker(Callback):
         for identity in sorted(self.outcome.running):
             self._stop(identity, "stopped before it was done")
 
+    def _over(self, identity: str) -> bool:
+        return identity in self.outcome.finished or identity in self.outcome.failed
+
     def _stop(self, identity: str, reason: str) -> None:
         self.outcome.running.discard(identity)
         self.spool.append(identity, END, status=Status.KILLED, reason=reason)
@@ -109,7 +119,7 @@ class TuneTracker(Callback):
         self, identity: str, status: Status, reason: str | None,
         results: dict[str, Any] | None = None, node: str | None = None,
     ) -> None:  # fmt: skip
-        if identity in self.outcome.finished or identity in self.outcome.failed:
+        if self._over(identity):
             return
         self._begin(identity)  # a worker may die before its trial started
         self.outcome.running.discard(identity)

@@ -33,7 +33,7 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
         _reach(address)
     try:
         ray.init(
-            address=address,
+            address=address or "local",  # else RAY_ADDRESS would decide
             include_dashboard=False if address is None else None,
             log_to_driver=verbose,
             logging_level=logging.INFO if verbose else logging.ERROR,

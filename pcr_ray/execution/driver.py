@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +63,10 @@ def held(folder: Path, name: str) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise InputError(f"--out {folder.parent}: cannot be used: {error}") from None
-    with lock:
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -119,7 +123,9 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     courier = Courier(spool, store, study.name, lambda: sweep_run.run_id)
     with store.guarded():
         courier.deliver_all()
-        plan = make_plan(study, store, options.root, spooled=spool.finished(), rerun=options.rerun)
+        stamp = folder / ".rerun-all"
+        since = _since(stamp) if options.rerun == "all" else math.inf
+        plan = make_plan(study, store, options.root, spooled=spool.finished(), rerun=options.rerun, since=since)
     _show(plan, store)
     failed, stopped = dict(plan.failed), False
     if plan.todo:
@@ -132,6 +138,8 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     else:
         with store.guarded():
             sweep_run.begin()
+    if not stopped:
+        stamp.unlink(missing_ok=True)
     delivered = courier.close(options.flush_seconds)
     if not delivered:
         console.print(
@@ -140,6 +148,13 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
             soft_wrap=True, markup=False,
         )  # fmt: skip
     return Result(failed, stopped, delivered, sweep_run)
+
+
+def _since(stamp: Path) -> float:
+    """When a `--rerun all` began: interrupted, it goes on with what it has not run again yet."""
+    if not stamp.exists():
+        stamp.write_text(str(time.time() * 1000))
+    return float(stamp.read_text())
 
 
 def _launch(
@@ -158,8 +173,13 @@ def _launch(
             nodes.check(plan.todo.values(), study.spec.trainable, storage, options.root, resources)
         at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
         console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
-        with sweep_run.store.guarded():
-            sweep_run.begin()
+        try:
+            with sweep_run.store.guarded():
+                sweep_run.begin()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                sweep_run.close(Status.KILLED)
+            raise
         courier.start()
         view = Progress(console, plan, courier)
         tracker = TuneTracker(plan, spool, courier, storage, view)
@@ -203,7 +223,7 @@ def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: Sweep
 def _show(plan: Plan, store: Store) -> None:
     console.print(f"[bold]{plan.study.name}[/]: {plan.describe()}", soft_wrap=True)
     if plan.study.collapsed:
-        console.print(f"{plan.study.collapsed} combinations left out: the same trials as others")
+        console.print(f"{count(plan.study.collapsed, 'combination')} left out: the same trials as others")
     if plan.outdated:
         console.print("  --rerun changed runs trials of other code again")
     console.print(f"record: {redact(store.uri)}", soft_wrap=True, markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import known_fingerprint
-from pcr_ray.provenance import changed, code_of
+from pcr_ray.provenance import changed, code_of, look_again
 from pcr_ray.study.load import Study
 from pcr_ray.text import count
 from pcr_ray.tracking.runs import Status, TrialRun
@@ -48,9 +49,14 @@ class Plan:
 
 
 def make_plan(
-    study: Study, store: Store | None, root: Path, *, spooled: Set[str] = frozenset(), rerun: str | None = None
+    study: Study, store: Store | None, root: Path, *, spooled: Set[str] = frozenset(), rerun: str | None = None,
+    since: float = math.inf,
 ) -> Plan:  # fmt: skip
-    """`spooled` trials are finished and wait for their delivery. Without a store nothing is done yet."""
+    """`spooled` trials are finished and wait for their delivery. Without a store nothing is done yet.
+
+    `rerun: all` leaves alone what was begun after `since` (ms since 1970), when the rerun itself began.
+    """
+    look_again()
     runs = store.trials(study.trials.keys()) if store else {}
     done, again = set(), set()
     failed: dict[str, str] = {}
@@ -62,7 +68,8 @@ def make_plan(
             outdated[identity] = differences
         if identity in spooled or (run and run.finished):
             done.add(identity)
-            if rerun == "all" or (rerun == "changed" and identity in outdated):
+            wanted = (rerun == "all" and run and run.started < since) or (rerun == "changed" and identity in outdated)
+            if wanted and identity not in spooled:
                 again.add(identity)
                 todo[identity] = trial
         elif run and run.status is Status.FAILED and rerun is None:

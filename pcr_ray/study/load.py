@@ -39,6 +39,7 @@ class Study:
     trials: dict[str, TrialConfig]
     collapsed: int = 0  # combinations that are the same trial as another one
     varying: list[str] = field(default_factory=list)
+    others: list[tuple[str, TrialConfig]] = field(default_factory=list)  # the same trials under other labels
 
     @property
     def name(self) -> str:
@@ -101,7 +102,9 @@ def parse(
     if combinations and not left:
         problems.append("exclude: nothing is left to run")
     spec = paper.with_rows(spec, folder, problems)
-    study = _resolve_all(spec, left, problems, doubles=stored or bool(overrides))
+    changed = stored or bool(overrides)
+    study = _resolve_all(spec, left, problems, doubles=changed)
+    problems += [] if changed else _report_slips(study)
     if problems:
         raise problems_error(where, problems)
     return study
@@ -126,6 +129,22 @@ def _slips(content: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         return useless_rules(_spec(content))
     except ValidationError:
         return []  # said elsewhere
+
+
+def _report_slips(study: Study) -> list[str]:
+    """What the report names and no trial has."""
+    report, flats = study.spec.report, [trial.flat() for trial in study.trials.values()]
+    problems = [
+        f"report.{place}: no trial has {value}"
+        for place, value in (("x", report.x), ("series", report.series))
+        if flats and value.startswith("params.") and not any(value in flat for flat in flats)
+    ]
+    series = list(dict.fromkeys(str(flat.get(report.series)) for flat in flats))
+    if series and report.baseline and report.baseline not in series:
+        problems.append(
+            f"report.baseline: no {report.series} '{report.baseline}'{did_you_mean(report.baseline, series)}"
+        )
+    return problems
 
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
@@ -154,6 +173,8 @@ def _check_names(spec: SweepFile) -> list[str]:
         value = getattr(spec.report, name)
         if value and not is_field(value):
             problems.append(f"report.{name}: unknown field{did_you_mean(value, FIELDS)}")
+    if spec.report.x == spec.report.series:
+        problems.append(f"report.x: {spec.report.x} is the series already; name another field as x or as series")
     if spec.report.y not in METRICS:
         problems.append(f"report.y: unknown metric{did_you_mean(spec.report.y, list(METRICS))}")
     problems += [
@@ -181,6 +202,7 @@ def _resolve_all(
 ) -> Study:
     trials: dict[str, TrialConfig] = {}
     raws: dict[str, tuple[str, dict[str, Any]]] = {}
+    others: dict[tuple[str, str], tuple[str, TrialConfig]] = {}
     found: Counter[str] = Counter()
     collapsed = 0
     for place, raw in combinations:
@@ -198,10 +220,12 @@ def _resolve_all(
             trials[key], raws[key] = config, (place, raw)
             continue
         collapsed += 1
+        if config != trials[key]:
+            others[key, repr(config)] = key, config
         if raw == raws[key][1] and not doubles:
             found[f"{place}: duplicates of trials in {raws[key][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
-    return Study(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]))
+    return Study(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]), [*others.values()])
 
 
 def _place(spec: SweepFile, grid: str, name: str) -> str:

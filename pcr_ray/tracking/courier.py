@@ -86,20 +86,21 @@ class Courier:
 
     def _deliver(self, identity: str) -> None:
         state, events = self.spool.state(identity) or dict(NOTHING_YET), self.spool.events(identity)
-        if state.get("store", self.place) != self.place:
+        first, begun = _attempt(events)
+        if state.get("store", self.place) != self.place or state.get("code", "") != _code(begun):
             state = dict(NOTHING_YET)
-        fresh = events[state["delivered"] :]
+        fresh, events = events[max(first, state["delivered"]) :], events[first:]
         if not fresh:
             return
         if state["run"] is None:
-            begun = next((e for e in reversed(events) if e["event"] == START), events[0])
             known = self.store.attempts(identity)
-            chosen = self._choose(known, begun)
-            if chosen and chosen.finished and events[-1].get("status") != Status.FINISHED:
+            chosen = self._choose(known, begun, events[-1])
+            if chosen and chosen.finished and chosen.ended != events[-1]["time"]:
                 self.spool.forget(identity)  # somebody else finished it meanwhile
                 return
             state |= self._adopt(chosen) if chosen else self._create(identity, begun)
-            state |= {"store": self.place, "replaces": [r.run_id for r in known if r.run_id != state["run"]]}
+            replaces = [r.run_id for r in known if r.run_id != state["run"]]
+            state |= {"store": self.place, "code": _code(begun), "replaces": replaces}
             self.spool.save_state(identity, state)
         run = state["run"]
         for start in [e for e in fresh if e["event"] == START][-1:]:
@@ -109,24 +110,26 @@ class Courier:
             self._finish(run, fresh[-1], events, state)
             self.spool.forget(identity)
             return
-        state["delivered"] = len(events)
+        state["delivered"] = first + len(events)
         self.spool.save_state(identity, state)
 
-    def _choose(self, known: list[TrialRun], start: dict[str, Any]) -> TrialRun | None:
-        """A trial has one run, whoever began it; one that is run again has one more, of the same code."""
-        if not start.get("rerun"):
-            return max(known, key=lambda run: (run.finished, run.started), default=None)
-        code = start["code"]["fingerprint"]
-        return next((run for run in known if not run.finished and run.code == code), None)
+    def _choose(self, known: list[TrialRun], start: dict[str, Any], last: dict[str, Any]) -> TrialRun | None:
+        """The run that `last` ended, if it was delivered before; a finished one; one of the same code to go on with."""
+        own = [run for run in known if run.finished and run.ended == last["time"]]
+        finished = [run for run in known if run.finished and not start.get("rerun")]
+        begun = [run for run in known if not run.finished and run.code == _code(start)]
+        return next(iter([*own, *finished, *begun]), None)
 
     def _adopt(self, run: TrialRun) -> dict[str, Any]:
+        if run.reason:  # it goes on
+            self.store.client.delete_tag(run.run_id, Tag.REASON)
         steps = self.store.client.get_metric_history(run.run_id, "average_accuracy")
         return {"run": run.run_id, "steps": sorted({m.step for m in steps})}
 
     def _create(self, identity: str, start: dict[str, Any]) -> dict[str, Any]:
-        tags = trial_tags(identity, self.sweep, self.parent(), start["code"])
+        tags = trial_tags(identity, self.sweep, self.parent(), start.get("code"))
         created = self.store.client.create_run(
-            self.store.experiment, start_time=start["time"], tags=tags, run_name=start["name"]
+            self.store.experiment, start_time=start["time"], tags=tags, run_name=start.get("name", identity)
         )
         return {"run": created.info.run_id, "steps": []}
 
@@ -136,10 +139,13 @@ class Courier:
 
         self._input(run, TRIAL_INPUT, identity)
 
-        params = [Param(k, param_text(v)) for k, v in start["params"].items()]
-        tags = [RunTag(k, v) for k, v in code_tags(start["code"]).items()]
+        # MLflow refuses other values, and the same trial may be labelled otherwise in another sweep: the first stays.
+        known = self.store.client.get_run(run).data.params
+        params = [Param(k, param_text(v)) for k, v in start["params"].items() if k not in known]
+        tags = [RunTag(k, v) for k, v in code_tags(start.get("code")).items()]
+        self.store.client.log_batch(run, tags=tags)
         for i in range(0, len(params), 100):
-            self.store.client.log_batch(run, params=params[i : i + 100], tags=tags)
+            self.store.client.log_batch(run, params=params[i : i + 100])
         self.store.client.update_run(run, status=Status.RUNNING)
 
     def _input(self, run: str, name: str, digest: str) -> None:
@@ -180,6 +186,24 @@ class Courier:
         if end["status"] == Status.FINISHED:
             for other in state.get("replaces", []):
                 client.set_tag(other, Tag.SUPERSEDED, run)
+
+
+def _attempt(events: list[dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    """Where the newest code began the trial, and that event: checkpoints of other code are not continued."""
+    starts = [(n, e) for n, e in enumerate(events) if e["event"] == START]
+    if not starts:
+        return 0, events[0] if events else {}
+    first, begun = starts[-1]
+    for n, event in reversed(starts):
+        if _code(event) != _code(begun):
+            break
+        first = n
+    return first, begun
+
+
+def _code(start: dict[str, Any]) -> str:
+    """The fingerprint of the code that began a trial; empty in events of the first version."""
+    return (start.get("code") or {}).get("fingerprint", "")
 
 
 def _curves(events: list[dict[str, Any]]) -> str:

@@ -60,6 +60,7 @@ class TrialRun:
     sweep: str
     reason: str
     started: int  # ms since 1970
+    ended: int  # the same; 0: not yet
     superseded: bool
     sources: Mapping[str, str] | None  # None: recorded by a version that did not know them
     code: str
@@ -83,6 +84,7 @@ class TrialRun:
             sweep=tags.get(Tag.SWEEP, ""),
             reason=tags.get(Tag.REASON) or "",
             started=run.info.start_time or 0,
+            ended=run.info.end_time or 0,
             superseded=Tag.SUPERSEDED in tags,
             sources=_mapping(tags.get(Tag.SOURCES)),
             code=tags.get(Tag.CODE, ""),
@@ -102,7 +104,7 @@ class TrialRun:
         return self.finished, not self.superseded, self.started
 
 
-def trial_tags(identity: str, sweep: str, parent: str, code: Mapping[str, Any]) -> dict[str, str]:
+def trial_tags(identity: str, sweep: str, parent: str, code: Mapping[str, Any] | None) -> dict[str, str]:
     """Of a new run; `code` is what `code_entry` made of the code."""
     tags = {Tag.KIND: "trial", Tag.IDENTITY: identity, Tag.FORM: str(FORM), Tag.SWEEP: sweep, Tag.PARENT: parent}
     return tags | code_tags(code)
@@ -118,7 +120,10 @@ def code_entry(code: Code) -> dict[str, Any]:
     }
 
 
-def code_tags(entry: Mapping[str, Any]) -> dict[str, str]:
+def code_tags(entry: Mapping[str, Any] | None) -> dict[str, str]:
+    """None: events that the first version left in a spool do not know their code."""
+    if entry is None:
+        return {}
     tags = {Tag.CODE: entry["fingerprint"], Tag.VERSION: entry["version"], Tag.SOURCES: json.dumps(entry["sources"])}
     if entry["commit"]:
         tags[Tag.COMMIT] = entry["commit"]

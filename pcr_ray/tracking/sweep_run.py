@@ -26,7 +26,6 @@ class SweepRun:
     def __init__(self, store: Store, study: Study) -> None:
         self.store, self.study = store, study
         self._run_id: str | None = None
-        self.begun = False
 
     @property
     def run_id(self) -> str:
@@ -41,7 +40,7 @@ class SweepRun:
 
     def begin(self) -> None:
         """This invocation runs trials: store the file and the versions that it runs with."""
-        client, self.begun = self.store.client, True
+        client = self.store.client
         client.update_run(self.run_id, status=Status.RUNNING)
         tags = {Tag.NOTE: self.study.spec.description, Tag.COMMIT: commit() or ""}
         for key, value in tags.items():
