@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution import cluster
+from pcr_ray.execution import cluster, join
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study.schema import GPU_SHARE, Resources
 
@@ -26,7 +26,7 @@ def test_a_ray_that_does_not_start_is_one_message_and_nobodys_failed_trial(
         raise Exception("The current node timed out during startup.\nmore")
 
     monkeypatch.setattr(ray, "init", fails)
-    monkeypatch.setattr(cluster, "_reach", lambda address: None)  # auto finds whatever runs on the machine
+    monkeypatch.setattr(join, "reach", lambda address: None)  # auto finds whatever runs on the machine
     with pytest.raises(NotNowError, match="timed out during startup") as caught, cluster.connected(address, False):
         pass
     assert caught.value.exit_code == 75 and "more\n" not in str(caught.value)

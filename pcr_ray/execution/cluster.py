@@ -6,18 +6,18 @@ import contextlib
 import gc
 import logging
 import os
-import socket
+import re
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
+from pcr_ray.execution import join
 from pcr_ray.study.schema import GPU_SHARE, Resources
 from pcr_ray.text import first_line
-
-PROBE_SECONDS = 5
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
 
     _quiet(verbose)
     if address:
-        _reach(address)
+        join.reach(address)
     try:
         ray.init(
             address=address or "local",  # else RAY_ADDRESS would decide
@@ -43,7 +43,8 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
     except Exception as error:  # Ray raises many kinds, bare ones among them
         raise _refusal(error, address) from None
     try:
-        yield
+        with contextlib.nullcontext() if verbose else _news():
+            yield
     finally:
         # Ray ends the process, exit code 1, if a thread touches it while it shuts down. Seen once, on a very busy
         # machine; a likely cause is the courier's thread, collecting handles of actors that Tune left in cycles.
@@ -72,72 +73,6 @@ def _refusal(error: Exception, address: str | None) -> PcrRayError:
     )
 
 
-def _reach(address: str) -> None:
-    """Ray tries for minutes where nobody answers, and for half a minute where the token is wrong: ask first."""
-    from ray._private import services
-    from ray._private.authentication import authentication_token_setup as token
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-    from ray.exceptions import AuthenticationError
-
-    place = address
-    if address == "auto":
-        try:
-            place = services.canonicalize_bootstrap_address(address) or ""
-        except ConnectionError:
-            raise NotNowError(
-                "--address auto: no Ray runs on this machine\n  Nothing was run. Start or join a cluster (ray start), "
-                "or leave --address out to run on this machine."
-            ) from None
-        token.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-    _probe(place)
-    try:
-        token.ensure_token_if_auth_enabled(create_token_if_missing=False)
-        with _native_silence():
-            head = GcsClient(address=place)
-        services.get_node_to_connect_for_driver(head, timeout_seconds=PROBE_SECONDS)
-    except AuthenticationError:
-        raise InputError(
-            f"the Ray cluster at {place} does not accept this command's token\n  Nothing was run. Set "
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, a file) to what the head was started "
-            "with; where neither is set, the token is that of ~/.ray/auth_token."
-        ) from None
-    except RuntimeError:
-        raise NotNowError(
-            f"this machine is not a node of the Ray cluster at {place}\n  Nothing was run. Run the command on one of "
-            f"its nodes, or join first (ray start --address={place}); pcr-ray submit ray sends a sweep from anywhere."
-        ) from None
-
-
-def _probe(address: str) -> None:
-    """Is there anybody, and does it speak Ray's protocol? gRPC answers HTTP/2's greeting with a SETTINGS frame."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f"--address {address}: expected auto or HOST:PORT, such as 10.0.0.1:6379")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS) as line:
-            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-            if line.recv(9)[3:4] != b"\x04":
-                raise ConnectionError("what answers there is not Ray")
-    except OSError as error:
-        raise NotNowError(
-            f"nobody answers at --address {address} ({first_line(error)})\n  Nothing was run. Start the cluster "
-            "(ray start --head --port=PORT), or leave --address out to run on this machine."
-        ) from None
-
-
-@contextlib.contextmanager
-def _native_silence() -> Iterator[None]:
-    """Ray's C++ writes to the file descriptor, past Python's loggers."""
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
-
-
 def _quiet(verbose: bool) -> None:
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # no CSV, JSON and TensorBoard files beside MLflow
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
@@ -149,6 +84,22 @@ def _quiet(verbose: bool) -> None:
         warnings.filterwarnings("ignore", module=r"ray\.")
         for name in ("ray", "ray.tune", "ray.data", "ray.train"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by the callback
+
+
+@contextlib.contextmanager
+def _news() -> Iterator[None]:
+    """Of a lost node Ray prints some 40 lines of its logs, whatever it was told about printing; this is one line."""
+    from ray._private import worker
+
+    def tell(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+        for lost in re.findall(r"address: (\S+) .*has been marked dead", " ".join(data["lines"])):
+            console.print(f"node {lost} is lost: its trials continue on others, from their last finished task")
+
+    printed, worker.print_to_stdstream = worker.print_to_stdstream, tell
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = printed
 
 
 def settle(wanted: Resources, address: str | None, minutes: float | None = None) -> Resources:

@@ -206,6 +206,7 @@ def _launch(
 def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: SweepRun) -> None:
     """The head is gone, and Ray will end this process 60 s later with a line of its own: be done before."""
     view.close()
+    tracker.stop_running()
     console.print(
         "the head of the Ray cluster is gone: everything up to the last finished task of each trial is safe; "
         "run the same command again to continue", soft_wrap=True,
@@ -213,7 +214,6 @@ def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: Sweep
     end = threading.Timer(LAST_WORDS, os._exit, [NotNowError.exit_code])  # MLflow may be gone with the head
     end.daemon = True
     end.start()
-    tracker.stop_running()
     courier.close(LAST_WORDS)
     with contextlib.suppress(Exception):
         sweep_run.close(Status.KILLED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,9 +22,7 @@ def lan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lan]:
 
 @pytest.fixture
 def folder(lan: Lan, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Of one test, shared by all hosts; a report of what was printed there if it fails."""
-    place = lan.shared / request.node.name[:40]
-    place.mkdir()
-    yield place
+    """Of one test, shared by all hosts."""
+    yield Path(tempfile.mkdtemp(dir=lan.shared, prefix=f"{request.node.originalname[:30]}-"))
     (lan.shared / "slow").unlink(missing_ok=True)
     (lan.shared / "tasks.txt").unlink(missing_ok=True)

@@ -145,7 +145,10 @@ class Lan:
 
     def __init__(self, shared: Path) -> None:
         self.shared, self.hosts = shared, dict[str, Host]()
+        self.even = False  # whether the nodes are those of `three_nodes`
         self.secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+        self.secret |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": secrets.token_hex(8)}
+        self.secret |= {"AWS_DEFAULT_REGION": "us-east-1"}
 
     def __enter__(self) -> Lan:
         self.switch = Host("switch", "", self.shared)
@@ -191,21 +194,30 @@ class Lan:
 
     def three_nodes(self) -> None:
         """Three good ones, the head among them; those of earlier tests are kept where they are."""
-        if [n for n, h in self.hosts.items() if h.has_ray()] == ["h1", "h2", "h3"]:
+        if self.even and [n for n, h in self.hosts.items() if h.has_ray()] == ["h1", "h2", "h3"]:
             return
         self.off()
         self.join("h1", "h2", "h3")
+        self.even = True
 
     def off(self) -> None:
         for host in self.hosts.values():
             host.close()
         self.hosts.clear()
+        self.even = False
 
     def start(self, folder: Path, *words: object, on: str = "h1", **more: str) -> subprocess.Popen[str]:
         """The sweep of a folder, typed on one of the hosts."""
         command = [sys.executable, "-m", "pcr_ray.sweep", "tiny.yaml", "--data-root", "/tmp/data"]
         command += ["--address", self.address, *map(str, words)]
         return self.hosts[on].start(*command, log=folder / "out.txt", cwd=folder, **(self.secret | more))
+
+    def python(self, code: str, on: str = "h1", **more: str) -> str:
+        """What a few lines of Python print on a host."""
+        log = self.shared / "python.txt"
+        done = self.hosts[on].start(sys.executable, "-c", code, log=log, **(self.secret | more)).wait(120)
+        assert not done, log.read_text()
+        return log.read_text()
 
     def sweep(self, folder: Path, *words: object, **more: Any) -> tuple[int, str]:
         """Its exit code and what it printed."""

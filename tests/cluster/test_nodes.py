@@ -63,6 +63,8 @@ def test_lost_added_and_drained_nodes_and_a_killed_driver_cost_at_most_the_tasks
     running = len(lan.tasks("begun")) - len(lan.tasks("ended"))
     tell(driver, signal.SIGKILL)
     assert driver.wait(30) != 0
+    text = (folder / "out.txt").read_text()
+    assert text.count("node 10.77.0.12 is lost") == 1 and "raylet" not in text, text
     (lan.shared / "slow").unlink()
     code, text = lan.sweep(folder, "--storage", folder / "checkpoints")
     assert code == 0, text
