@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import json
+import os
+import subprocess
+import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pcr_ray.checkpoints import below
@@ -20,78 +23,78 @@ def marked(storage: str) -> Iterator[str]:
     """The name of a mark in the storage for as long as the block lasts; refused where that cannot be written."""
     name = f".mark-{uuid.uuid4().hex[:12]}"
     try:
-        _within(SECONDS, lambda: write_and_read(storage, name))
-    except Exception as error:  # pyarrow and its clients raise many kinds
+        _attempt("write", storage, name)
+    except OSError as error:
         raise InputError(
             f"--storage {redact(storage)}: cannot be written to and read from here: {first_line(error)}"
         ) from None
     try:
         yield name
     finally:
-        with contextlib.suppress(Exception):
-            delete(storage, name)
+        with contextlib.suppress(OSError):
+            _attempt("delete", storage, name)
 
 
 def problem(storage: str, mark: str) -> str | None:
     """On a node: what is wrong with the storage there."""
     own = f"{mark}-{uuid.uuid4().hex[:6]}"
     try:
-        if not _within(SECONDS, lambda: seen(storage, mark)):
+        if not _attempt("see", storage, mark):
             return (
                 f"the storage {redact(storage)} is not shared with it: trials could not continue there; name a path "
                 "that all nodes share, or a URI such as s3://bucket/path, with --storage"
             )
-        _within(SECONDS, lambda: write_and_read(storage, own))
-        delete(storage, own)
-    except Exception as error:
+        _attempt("write", storage, own)
+        _attempt("delete", storage, own)
+    except OSError as error:
         return f"the storage {redact(storage)} cannot be written to there: {first_line(error)}"
     return None
 
 
-def seen(storage: str, name: str) -> bool:
-    files, path = _place(storage, name)
-    return bool(files.get_file_info(path).is_file)
+def _attempt(action: str, storage: str, name: str) -> bool:
+    """A URI's in a process of its own: one that waits for a server in pyarrow cannot end for minutes."""
+    if "://" not in storage:
+        return _act(action, storage, name)
+    try:
+        child = subprocess.run(
+            [sys.executable, "-m", __name__],
+            input=json.dumps([action, storage, name]),  # not among the arguments, which all can see: it may hold a key
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise OSError(f"no answer within {SECONDS:g} s") from None
+    lines = child.stdout.splitlines()
+    answer = json.loads(lines[-1]) if lines else child.stderr or "the attempt ended without a word"
+    if not isinstance(answer, bool):
+        raise OSError(answer)
+    return answer
 
 
-def write_and_read(storage: str, name: str) -> None:
-    files, path = _place(storage, name)
+def _act(action: str, storage: str, name: str) -> bool:
+    from pyarrow import fs
+
+    files: Any = fs.LocalFileSystem()
+    path = f"{storage}/{name}"
+    if "://" in storage:
+        files, path = fs.FileSystem.from_uri(below(storage, name))
+    if action == "see":
+        return bool(files.get_file_info(path).is_file)
+    if action == "delete":
+        files.delete_file(path)
+        return True
     files.create_dir(path.rpartition("/")[0])
     with files.open_output_stream(path) as stream:
         stream.write(name.encode())
     with files.open_input_stream(path) as stream:
         if stream.read() != name.encode():
             raise OSError("what is written there reads differently")
+    return True
 
 
-def delete(storage: str, name: str) -> None:
-    files, path = _place(storage, name)
-    files.delete_file(path)
-
-
-def _place(storage: str, name: str) -> tuple[Any, str]:  # pyarrow has no types
-    from pyarrow import fs
-
-    if "://" in storage:
-        return fs.FileSystem.from_uri(below(storage, name))
-    return fs.LocalFileSystem(), f"{storage}/{name}"
-
-
-def _within(seconds: float, work: Callable[[], Any]) -> Any:
-    """Its result; a TimeoutError, and a thread left behind, where it takes longer."""
-    outcome: list[Any] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(work())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failure:
-        raise failure[0]
-    if not outcome:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    return outcome[0]
+if __name__ == "__main__":
+    try:
+        said: bool | str = _act(*json.loads(sys.stdin.read()))
+    except Exception as error:  # pyarrow and its clients raise many kinds
+        said = str(error) or type(error).__name__
+    print(json.dumps(said))

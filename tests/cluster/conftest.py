@@ -5,11 +5,25 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster import hosts
 from tests.cluster.hosts import Lan
+from tests.sweeping import histories, run_sweep, sweep_file
+
+GRID: dict[str, Any] = {"method": ["pcr", "er"], "seed": {"range": [0, 6]}}
+
+
+@pytest.fixture(scope="session")
+def one_nodes_numbers(tmp_path_factory: pytest.TempPathFactory, root: Path) -> dict[str, Any]:
+    """Of the tiny sweep over GRID, run on this machine without a cluster."""
+    folder = tmp_path_factory.mktemp("here")
+    sweep_file(folder, grid=GRID)
+    done = run_sweep(folder, root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return histories(f"sqlite:///{folder}/mlflow.db")
 
 
 @pytest.fixture(scope="session")
