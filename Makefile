@@ -23,9 +23,10 @@ quickstart: install
 test: install
 	$(BIN)/python -m pytest
 
-# Several nodes, a real Slurm (skipped where it is not installed), Ray jobs: about 10 minutes.
+# Several nodes, a real Slurm (skipped where it is not installed), Ray jobs, S3: about 40 minutes on 2 cores.
+CLUSTER_TESTS ?= tests/cluster
 test-cluster: install
-	$(BIN)/python -m pytest -m cluster tests/cluster
+	$(BIN)/python -m pytest -m cluster $(CLUSTER_TESTS)
 
 lint: install
 	$(BIN)/ruff check .
