@@ -13,7 +13,6 @@ from tests.cluster import hosts
 from tests.cluster.hosts import Lan
 from tests.sweeping import histories, run_sweep, sweep_file
 
-
 GRID: dict[str, Any] = {"method": ["pcr", "er"], "seed": {"range": [0, 6]}}
 
 
