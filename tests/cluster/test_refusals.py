@@ -106,6 +106,25 @@ def test_storage_that_nodes_do_not_share_is_refused(lan: Lan, folder: Path) -> N
     assert recorded(folder) == 0
 
 
+READ_ONLY = """
+from pathlib import Path
+from pcr_ray.config import TrialConfig
+from pcr_ray.datasets import prepare
+print(prepare(TrialConfig(dataset="digits"), Path("{root}")).images.filename)
+"""
+
+
+def test_data_fetched_beforehand_are_used_where_the_data_root_may_only_be_read(lan: Lan, folder: Path) -> None:
+    lan.three_nodes()
+    fetch = [sys.executable, "-m", "pcr_ray", "datasets", "fetch", "digits", "--data-root", folder]
+    assert lan.head.start(*fetch, log=lan.shared / "fetch.txt").wait(60) == 0, (lan.shared / "fetch.txt").read_text()
+    for options in (["--bind", folder, folder], ["-o", "remount,ro,bind", folder]):
+        lan.hosts["h2"].run("mount", *options)
+    found = lan.python(READ_ONLY.format(root=folder), on="h2")
+    lan.hosts["h2"].run("umount", folder)
+    assert found.strip() == f"{folder}/prepared/digits/images.npy"
+
+
 JOIN = """
 import time
 import ray.tune
