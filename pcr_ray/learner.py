@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -54,6 +55,7 @@ class Learner:
     ) -> None:
         self.config = config
         self.device = pick_device(device)
+        self._forget_peak_memory()
         data = prepare(config, data_root(root))
         method = METHODS.get(config.method)
         self.stream = Stream(config, data, self.device, iid=method.iid)
@@ -122,6 +124,7 @@ class Learner:
             self.proxy_gradients.append(self.method.proxy_gradients.tolist())
         self.method.end_task()
         self._evaluate()
+        self.training.memory.append(self._peak_memory() / 2**20)
         return self.task_metrics(self.tasks_done)
 
     def _diverged(self, what: str, step: int) -> DivergedError:
@@ -174,15 +177,27 @@ class Learner:
             "loss": self.training.losses,
             "seconds": self.training.seconds,
             "samples_per_second": sum(self.training.images) / seconds if seconds else None,
-            "peak_memory_bytes": self._peak_memory(),
+            "peak_memory_bytes": round(max(self.training.memory, default=0.0) * 2**20),
         }
         if self.config.proxy_gradients:
             out["proxy_gradients"] = self.proxy_gradients
         return out
 
+    def _forget_peak_memory(self) -> None:
+        """Workers run one trial after another: each counts its own."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            with contextlib.suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+
     def _peak_memory(self) -> int:
+        """In bytes: of the GPU, else of the process. Where Linux does not tell, since the process began."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
+        with contextlib.suppress(OSError):
+            if found := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()):
+                return int(found[1]) * 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ old A^o_i = mean_{j<i} a_ij, final = A_T, forgetting after task i = mean_{j<=i} 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -40,6 +40,7 @@ class Training:
     losses: list[float]
     seconds: list[float]
     images: list[int]
+    memory: list[float] = field(default_factory=list)  # MiB at most until then, of the device if it is a GPU
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,16 @@ def forgetting(matrix: Matrix) -> Curve:
     ]
 
 
+def total_seconds(training: Training) -> Curve:
+    return [sum(training.seconds[: i + 1]) for i in range(len(training.seconds))]
+
+
+def peak_memory(training: Training) -> Curve:
+    """None where a checkpoint did not know it."""
+    unknown = len(training.seconds) - len(training.memory)
+    return [None] * unknown + [max(training.memory[: i + 1]) for i in range(len(training.memory))]
+
+
 METRICS = {
     metric.name: metric
     for metric in (
@@ -96,6 +107,8 @@ METRICS = {
             "samples_per_second", "Stream images per second",
             of_training=lambda t: [n / s for n, s in zip(t.images, t.seconds)],
         ),
+        Metric("train_seconds", "Training time", "s", lower_is_better=True, of_training=total_seconds),
+        Metric("peak_memory", "Peak memory", "MiB", lower_is_better=True, of_training=peak_memory),
     )
 }  # fmt: skip
 

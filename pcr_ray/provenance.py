@@ -26,6 +26,7 @@ from pcr_ray.identity import TRAINABLE
 from pcr_ray.methods import METHODS
 
 PACKAGE = Path(__file__).parent
+UNKNOWN = "its code was not recorded"
 LEARNER = "pcr_ray.learner"
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # What the learner imports and no number depends on: how trials are described, named, stored and found.
@@ -60,6 +61,11 @@ def look_again() -> None:
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The sources that differ, in order."""
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+
+
+def differences(recorded: Mapping[str, str] | None, trial: TrialConfig, trainable: str = TRAINABLE) -> list[str]:
+    """What of the code that a trial was recorded with is different now."""
+    return [UNKNOWN] if recorded is None else changed(recorded, code_of(trial, trainable).sources)
 
 
 def packages(trainable: str = TRAINABLE) -> list[Path]:

@@ -110,7 +110,7 @@ def histories(uri: str) -> dict[str, dict[str, list[tuple[int, float]]]]:
         name: {
             key: sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, key))
             for key in run.data.metrics
-            if key != "samples_per_second"
+            if key not in ("samples_per_second", "train_seconds", "peak_memory")
         }
         for name, run in children(uri).items()
     }

@@ -31,7 +31,7 @@ def answer_of(
     study = study_files.parse(content, "a file")
     paper = {"value": 50.0, "ci": 1.0} if report.get("paper") else None
     cells = [Cell((), m, "softmax", x, v, paper) for (m, x), v in values.items()]
-    return Answer(study, None, cells, runs={}, missing=["?"] * missing, failed={})  # type: ignore[arg-type]
+    return Answer(study, None, cells, runs={}, missing=["?"] * missing, failed={}, metric=y)  # type: ignore[arg-type]
 
 
 def test_a_comparison_is_that_of_scipy() -> None:

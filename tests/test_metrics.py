@@ -55,16 +55,23 @@ def test_a_trial_without_tasks_done_has_no_final_accuracy() -> None:
 
 
 def test_after_a_task_there_is_every_number_that_is_defined_there() -> None:
-    training = metrics.Training(losses=[2.0, 1.5, 1.0], seconds=[4.0, 5.0, 2.0], images=[100, 50, 30])
+    training = metrics.Training(
+        losses=[2.0, 1.5, 1.0], seconds=[4.0, 5.0, 2.0], images=[100, 50, 30], memory=[700.0, 900.0, 800.0]
+    )
     matrices = {"softmax": MATRIX, "ncm": []}
     first = metrics.after_task(1, matrices, training, last=False)
     assert first == {
         "average_accuracy": 80, "new_accuracy": 80, "forgetting": 0, "loss": 2, "samples_per_second": 25,
-        "accuracy_task_1": 80,
+        "accuracy_task_1": 80, "train_seconds": 4, "peak_memory": 700,
     }  # fmt: skip
     third = metrics.after_task(3, matrices, training, last=True)
     assert third["final_accuracy"] == third["average_accuracy"] == 48 and third["old_accuracy"] == 47
-    assert third["samples_per_second"] == 15 and third["accuracy_task_2"] == 64
+    assert (
+        third["samples_per_second"] == 15
+        and third["train_seconds"] == 11
+        and third["peak_memory"] == 900
+        and third["accuracy_task_2"] == 64
+    )
 
 
 def test_a_metric_is_of_the_classifiers_or_of_the_training() -> None:

@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from scipy import stats as scipy_stats
 
 from pcr_ray import api, report
 from pcr_ray.analysis import document, tables
-from pcr_ray.analysis.render import Grid, latex
+from pcr_ray.analysis.render import Grid, latex, markdown, page
 from pcr_ray.analysis.results import collect, shown_classifiers
 from pcr_ray.analysis.stats import estimate
-from pcr_ray.analysis.style import COLOURS
+from pcr_ray.analysis.style import COLOURS, NARROW, look, looks, scale_of, spread
+from pcr_ray.analysis.style import METHODS as STYLED
 from pcr_ray.analysis.views.lines import draw as lines
 from pcr_ray.analysis.views.stages import draw as curves
 from pcr_ray.errors import InputError
+from pcr_ray.methods import METHODS
 from pcr_ray.study import load as study_files
 from pcr_ray.study.load import Study
 from pcr_ray.study.paper import row_of
@@ -65,7 +68,7 @@ def test_cells_are_means_over_seeds_with_the_papers_number_beside(filled) -> Non
     grid = tables.table(answer, answer.cells)
     assert grid.header == ["method", "buffer 50", "buffer 100"]
     rows = {row[0]: row[1:] for row in grid.rows}
-    assert "[paper 70.5 ± 1.5]" in rows["PCR"][1] and rows["FINE-TUNE"][0] == rows["FINE-TUNE"][1]
+    assert rows["PCR"][1] == "72.0 ± 5.0\npaper 70.5 ± 1.5" and rows["FINE-TUNE"][0] == rows["FINE-TUNE"][1]
 
 
 def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> None:
@@ -73,14 +76,66 @@ def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> 
     folder = document.write(collect(study, store), tmp_path / "study")
     frame = pd.read_csv(folder / "results.csv")
     assert len(frame) == 9 and set(frame["classifier"]) == {"softmax"}
-    assert {"method", "buffer", "seed", "final_accuracy", "forgetting"} <= set(frame.columns)
+    assert {"method", "buffer", "seed", "final_accuracy", "forgetting", "lr", "dataset"} <= set(frame.columns)
+    trials = {identity: trial.flat() for identity, trial in study.trials.items()}
+    for row in frame.to_dict("records"):
+        assert (row["lr"], row["tasks"], row["dataset"]) == tuple(
+            trials[row["trial"]][k] for k in ("lr", "tasks", "dataset")
+        )
     page = (folder / "report.html").read_text()
     assert "Is &lt;PCR&gt; better &amp; why?" in page
-    assert page.count("data:image/png;base64,") == 2
-    assert not re.search(r'(src|href)="(?!data:)', page), "nothing is fetched"
+    assert page.count('src="data:image/svg+xml;base64,') == 2 == page.count('srcset="data:image/svg+xml;base64,')
+    assert not re.search(r'(src|srcset|href)="(?!data:)', page), "nothing is fetched"
     assert r"72.0 $\pm$" in (folder / "table.tex").read_text()
-    for picture in folder.glob("*.png"):
-        assert picture.read_bytes().startswith(b"\x89PNG")
+    pictures = list(folder.glob("figures/*.png"))
+    assert len(pictures) == 2 and all(p.read_bytes().startswith(b"\x89PNG") for p in pictures)
+    text = (folder / "report.md").read_text()
+    assert all(f"](figures/{p.name})" in text for p in pictures)
+
+
+def test_a_report_says_how_to_reproduce_it_and_what_is_out_of_date(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    study = study_files.parse(CONTENT, "a file")
+    deliver(store, study, tmp_path, **{"pcr_ray/methods/pcr.py": "00000000"})
+    text = (document.write(collect(study, store), tmp_path / "out") / "report.md").read_text()
+    assert "python -m pcr_ray.sweep study.yaml" in text and re.search(r"Versions: pcr_ray \S+, python 3\.", text)
+    assert "Trials of other code than today's" in text and "pcr buffer=50 seed=0: other pcr_ray/methods/pcr.py" in text
+    stored = yaml.safe_load(re.findall(r"```\n(name: study.*?)```", text, re.S)[0])
+    assert list(study_files.parse(stored, "the report", stored=True).trials) == list(study.trials)
+
+
+def test_several_metrics_have_their_own_tables_in_one_report(filled, tmp_path: Path) -> None:
+    store, _, _ = filled
+    both = study_files.parse(CONTENT | {"report": {"x": "buffer", "y": ["final_accuracy", "forgetting"]}}, "a file")
+    folder = document.write(collect(both, store), tmp_path)
+    text = (folder / "report.md").read_text()
+    assert "## Answer: final accuracy" in text and "## Answer: forgetting" in text
+    frame = pd.read_csv(folder / "comparisons.csv")
+    assert set(frame["metric"]) == {"final_accuracy", "forgetting"}
+    assert (frame[frame["metric"] == "forgetting"]["difference"] == 0).all(), "recorded as 1.0 for all"
+    names = {p.name for p in (folder / "figures").iterdir()}
+    assert names == {"final_accuracy_by_buffer.png", "forgetting_by_buffer.png", "learning_curves.png"}
+    with pytest.raises(InputError, match=r"report\.y: unknown metric 'forgeting'; did you mean 'forgetting'"):
+        study_files.parse(CONTENT | {"report": {"y": ["forgeting"]}}, "a file")
+
+
+def test_the_wide_table_has_the_reports_columns_as_means_of_the_seeds(filled) -> None:
+    store, _, _ = filled
+    report = {"x": "buffer", "columns": ["forgetting", "new_accuracy", "peak_memory"]}
+    answer = collect(study_files.parse(CONTENT | {"report": report}, "a file"), store)
+    grid = tables.details(answer, answer.cells)
+    assert grid.header == ["method", "buffer", "Final accuracy in %", "Forgetting in points",
+                           "Accuracy on the newest task in %"], "nobody recorded memory"  # fmt: skip
+    assert ["PCR", "100", "72.0 ± 5.0", "1.0 ± 0.0", "72.0 ± 5.0"] in grid.rows  # 70, 72, 74: t(2) · 2 / √3
+
+
+def test_the_best_is_bold_and_the_second_underlined_everywhere() -> None:
+    grid = Grid(["m", "x"], [["a", "1\npaper 2"], ["b", "3"]], frozenset({(1, 1)}), frozenset({(0, 1)}))
+    assert "**3**" in markdown("t", [grid]) and "*1*<br>paper 2" in markdown("t", [grid])
+    assert "<b>3</b>" in page("t", [grid]) and "<u>1</u><br><small>paper 2</small>" in page("t", [grid])
+    assert r"\textbf{3}" in latex("t", grid) and r"\shortstack[r]{\underline{1}\\ \scriptsize paper 2}" in latex(
+        "t", grid
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_named(filled, tmp_path: Path) -> None:
@@ -96,7 +151,7 @@ def test_learning_curves_say_when_they_leave_x_values_out(tmp_path: Path) -> Non
     study = study_files.parse(CONTENT | {"grid": grid}, "a file")
     deliver(store, study, tmp_path)
     text = (document.write(collect(study, store), tmp_path / "out") / "report.md").read_text()
-    assert "Average accuracy after each task (the first 9 of 11 values of buffer)" in text
+    assert "Average accuracy after each task (9 of 11 values of buffer)" in text
 
 
 def test_a_report_shows_the_classifiers_it_is_asked_for() -> None:
@@ -117,7 +172,7 @@ def test_a_report_shows_the_classifiers_it_is_asked_for() -> None:
 @pytest.mark.parametrize("y, expected", [("loss", ["softmax"]), ("forgetting", ["softmax", "ncm"])])
 def test_what_is_about_the_training_has_one_row_per_method(y: str, expected: list[str]) -> None:
     study = study_files.parse({"name": "a", "grid": {"method": ["pcr"], "seed": [0]}, "report": {"y": y}}, "a file")
-    assert [shown_classifiers(study.spec.report, t) for t in study.trials.values()] == [expected]
+    assert [shown_classifiers(study.spec.report, t, y) for t in study.trials.values()] == [expected]
 
 
 def test_a_name_that_no_sweep_can_have_is_not_blamed_on_the_store(filled) -> None:
@@ -157,38 +212,78 @@ def test_a_paper_row_without_a_preset_speaks_of_all_trials_with_its_fields() -> 
 def test_figures_show_the_papers_numbers_also_of_methods_that_ignore_x() -> None:
     data = {"PCR": {100: estimate([50.0, 60.0]), 200: estimate([55.0])}}
     paper = {"PCR": {100: 45.4, 5000: 9.9}, "IID": {"any": 55.9}}
-    names = {"names": ["PCR", "IID"], "xlabel": "buffer", "ylabel": "accuracy in %", "title": "t"}
-    (axes,) = lines(data, {"IID": estimate([60.0, 62.0])}, paper, **names).axes
+    names = {"xlabel": "buffer", "ylabel": "accuracy in %", "title": "t"}
+    styles = {"PCR": look(0), "IID": look(1)}
+    (axes,) = lines(data, {"IID": estimate([60.0, 62.0])}, paper, styles, **names).axes
     crosses = {float(y): line.get_color() for line in axes.lines if line.get_marker() == "x" for y in line.get_ydata()}
     colour = {line.get_label(): line.get_color() for line in axes.lines}
-    assert crosses == {45.4: COLOURS[0], 55.9: colour["IID"]}
+    assert crosses == {45.4: COLOURS[0], 55.9: colour["IID"]} and colour["IID"] == COLOURS[1]
     assert min(axes.get_ylim()) <= 45.4
 
 
 def test_points_of_many_series_stay_near_their_x() -> None:
     data = {f"METHOD-{i}": {100: estimate([50.0, 60.0]), 200: estimate([55.0])} for i in range(31)}
-    (axes,) = lines(data, {}, {}, list(data), xlabel="buffer", ylabel="y", title="t").axes
-    xs = [container.lines[0].get_xdata() for container in axes.containers]
-    assert len({first for first, _ in xs}) == 31
-    assert all(abs(first) <= 0.15 and abs(second - 1) <= 0.15 for first, second in xs)
+    for few in (dict(list(data.items())[:9]), data):
+        styles = {name: look(i) for i, name in enumerate(few)}
+        figure = lines(few, {}, {}, styles, xlabel="buffer", ylabel="y", title="t")
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        box = axes.get_window_extent()
+        drawn = [c.lines[0].get_transform().transform(c.lines[0].get_xydata())[:, 0] for c in axes.containers]
+        places = axes.transData.transform([(100, 50), (200, 50)])[:, 0]
+        assert all(abs(d - p) < 0.03 * box.width for at in drawn for d, p in zip(at, places))
+        assert len({round(float(first), 3) for first, _ in drawn}) == (9 if len(few) == 9 else 1), (
+            "with intervals: beside"
+        )
+
+
+def test_x_is_logarithmic_where_it_grows_by_factors() -> None:
+    assert scale_of([10, 20, 50, 100]) == "log" and scale_of([0.001, 0.01, 0.1]) == "log"
+    assert scale_of([1, 2, 3, 4]) == "linear" and scale_of([0, 10, 100]) == "linear" and scale_of([5, 9]) == "linear"
+    assert scale_of(["a", "b"]) == "names" == scale_of([True, False])
+    points = {"PCR": {x: estimate([50.0]) for x in (10, 20, 50, 100)}}
+    (axes,) = lines(points, {}, {}, {"PCR": look(0)}, xlabel="b", ylabel="y", title="t").axes
+    assert axes.get_xscale() == "log" and [t.get_text() for t in axes.get_xticklabels()] == ["10", "20", "50", "100"]
+
+
+def test_labels_move_as_little_as_their_height_asks() -> None:
+    assert spread([0.1, 0.5, 0.9], 0.05) == pytest.approx([0.1, 0.5, 0.9])
+    assert spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    crowded = spread([0.99] * 5, 0.1)
+    assert crowded == pytest.approx([0.6, 0.7, 0.8, 0.9, 1.0])
+
+
+def test_a_method_has_one_colour_in_all_reports_and_its_class_means_have_it_too(filled) -> None:
+    store, study, _ = filled
+    first = looks(collect(study, store))
+    other = study_files.parse(CONTENT | {"name": "other", "grid": {"method": ["finetune", "pcr"], "seed": [0]}}, "it")
+    deliver(store, other, filled[2] / "other")
+    second = looks(collect(other, store))
+    assert {k: v.colour for k, v in first.items()} == {k: v.colour for k, v in second.items()}
+    assert first["PCR"].colour != first["FINE-TUNE"].colour
+    assert look(0, own=False).colour == look(0).colour and look(0, own=False).linestyle != look(0).linestyle
+    assert len(set(COLOURS)) >= len(STYLED) and set(METHODS.names()) <= {*STYLED}, "every method has its own"
 
 
 @pytest.mark.parametrize("series", [2, 30])
 def test_figures_keep_room_for_their_plots_however_many_series_there_are(series: int) -> None:
     one = {f"METHOD-{i}": [[50.0, 40.0]] for i in range(series)}
     points = {name: {100: estimate([50.0, 60.0]), 200: estimate([55.0])} for name in one}
+    styles = {name: look(i) for i, name in enumerate(one)}
     plain = {"ylabel": "accuracy in %", "title": "t"}
     for figure in (
-        curves({"buffer 100": one}, list(one), **plain),
-        lines(points, {}, {}, list(one), xlabel="buffer", **plain),
+        curves({"buffer 100": one}, styles, **plain),
+        curves({"buffer 100": one}, styles, width=NARROW, **plain),
+        lines(points, {}, {}, styles, xlabel="buffer", **plain),
+        lines(points, {}, {}, styles, xlabel="buffer", width=NARROW, **plain),
     ):
         figure.draw_without_rendering()
         for axes in figure.axes:
             box = axes.get_window_extent()
             assert box.width > 200 and box.height > 200
-        labels = [text.get_text() for legend in (figure.legends or [figure.axes[0].get_legend()])
-                  for text in legend.get_texts()]  # fmt: skip
-        assert labels == list(one)
+        in_legends = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        at_ends = [text.get_text() for text in figure.axes[0].texts]
+        assert sorted(in_legends or at_ends) == sorted(one)
 
 
 def test_an_unfinished_sweep_is_reported_with_what_is_missing_and_failed(tmp_path: Path) -> None:

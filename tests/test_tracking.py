@@ -13,8 +13,8 @@ import pytest
 from pcr_ray.analysis import document, tables
 from pcr_ray.analysis.results import collect
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution.plan import UNKNOWN, make_plan
-from pcr_ray.provenance import code_of
+from pcr_ray.execution.plan import make_plan
+from pcr_ray.provenance import UNKNOWN, code_of
 from pcr_ray.study import load as study_files
 from pcr_ray.study.load import Study
 from pcr_ray.study.resolve import resolve

@@ -9,6 +9,7 @@ import pytest
 
 from pcr_ray.analysis import document, tables
 from pcr_ray.analysis.results import Answer, collect
+from pcr_ray.analysis.style import WIDE
 from pcr_ray.analysis.views import VIEWS, balance, heat_map, proxies, stages
 from pcr_ray.study import load as study_files
 from pcr_ray.study.schema import FIGURES
@@ -53,10 +54,10 @@ def test_every_kind_that_a_file_can_name_is_there() -> None:
 
 def test_a_report_shows_the_figures_that_its_file_names(answer: Answer, tmp_path: Path) -> None:
     folder = document.write(answer, tmp_path)
-    names = {file.name for file in folder.glob("*.png")}
+    names = {file.name for file in (folder / "figures").glob("*.png")}
     assert names == {"final_accuracy_by_buffer.png", "learning_curves.png", "knowledge_balance_1.png",
                      "knowledge_balance_2.png", "proxy_gradients.png", "accuracy_matrices.png"}  # fmt: skip
-    assert (folder / "report.html").read_text().count("data:image/png") == 6
+    assert (folder / "report.html").read_text().count('src="data:image/svg') == 6
 
 
 def test_stages_have_one_curve_per_seed(answer: Answer) -> None:
@@ -66,8 +67,7 @@ def test_stages_have_one_curve_per_seed(answer: Answer) -> None:
 
 def test_old_knowledge_begins_with_the_second_task_and_new_knowledge_with_it(answer: Answer) -> None:
     ((_, cells),) = tables.panels(answer)
-    _, _, figure = balance.pictures(answer, (), cells)[0]
-    new, old = figure.axes
+    new, old = balance.pictures(answer, (), cells)[0].draw(WIDE).axes
     assert [line.get_ydata().tolist() for line in new.lines] == [[40.5], [40.5]]
     assert [line.get_ydata().tolist() for line in old.lines] == [[60.5], [60.5]]
     assert new.lines[0].get_xdata()[0] == 2

@@ -101,11 +101,12 @@ def frame(answer: Answer, comparisons: Sequence[Comparison]) -> pd.DataFrame:
     rows = []
     for c in comparisons:
         d = c.difference
-        row = {**dict(c.panel), x_field(answer.study) or "x": c.x, "reference": c.reference, "other": c.other}
+        row = {"metric": answer.metric, **dict(c.panel), x_field(answer.study) or "x": c.x}
+        row |= {"reference": c.reference, "other": c.other}
         row |= {"n": d.n, "difference": d.mean, "ci": d.ci, "p_t": c.p_t, "p_wilcoxon": c.p_wilcoxon}
         rows.append(row | {"p_holm": c.p_holm, "separated": c.separated})
     numbers = ["n", "difference", "ci", "p_t", "p_wilcoxon", "p_holm", "separated"]
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["reference", "other", *numbers])
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["metric", "reference", "other", *numbers])
 
 
 def grid(answer: Answer, comparisons: Sequence[Comparison]) -> Grid:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from pcr_ray.analysis import comparisons, tables, words
-from pcr_ray.analysis.render import Block, Code, Heading, Items, Paragraph, Picture, latex, markdown, page
+from pcr_ray.analysis.render import Block, Code, Grid, Heading, Items, Paragraph, Picture, latex, markdown, page
 from pcr_ray.analysis.results import Answer, Cell, Panel
-from pcr_ray.analysis.views import VIEWS
+from pcr_ray.analysis.views import OF_A_METRIC, VIEWS
 from pcr_ray.errors import InputError
 from pcr_ray.study.load import Study
 from pcr_ray.text import count
+from pcr_ray.tracking.sweep_run import FIGURES
 
 LISTED = 50  # missing trials by name
 PAIRED = (
@@ -35,10 +38,12 @@ def write(answer: Answer, folder: Path) -> Path:
 def _write(answer: Answer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     answer.frame.to_csv(folder / "results.csv", index=False)
-    compared = comparisons.compare(answer)
-    comparisons.frame(answer, compared).to_csv(folder / "comparisons.csv", index=False)
-    for old in folder.glob("*.png"):
-        old.unlink()
+    views = answer.by_metric
+    compared = [comparisons.frame(view, comparisons.compare(view)) for view in views]
+    pd.concat(compared).to_csv(folder / "comparisons.csv", index=False)
+    figures = folder / FIGURES
+    shutil.rmtree(figures, ignore_errors=True)
+    figures.mkdir()
     spec = answer.study.spec
     title = f"Sweep {spec.name}"
     blocks: list[Block] = []
@@ -46,25 +51,38 @@ def _write(answer: Answer, folder: Path) -> None:
         blocks.append(Paragraph(spec.description.strip()))
     if spec.report.question:
         blocks += [Heading("Question"), Paragraph(spec.report.question.strip())]
-    blocks += [Heading("Answer"), *_state(answer)]
     tex = ""
-    panels = tables.panels(answer)
-    for number, (panel, cells) in enumerate(panels, start=1):
-        suffix = f"_{number}" if len(panels) > 1 else ""
-        heading = tables.heading(panel)
-        if heading:
-            blocks.append(Heading(heading, 3))
-        grid = tables.table(answer, cells)
-        blocks.append(grid)
-        place = f", {heading}" if heading else ""
-        tex += latex(f"{tables.metric_of(answer).label}{place}. Mean and 95% CI. {shared(answer.study)}".strip(), grid)
-        blocks += _figures(answer, panel, cells, folder, suffix)
-        if own := [c for c in compared if c.panel == panel]:
-            blocks += [Paragraph(PAIRED), comparisons.grid(answer, own)]
-    blocks += _appendix(answer)
+    for view in views:
+        more = f": {tables.metric_of(view).title.lower()}" if len(views) > 1 else ""
+        blocks += [Heading(f"Answer{more}"), *_state(view), *_panels(view, figures, first=view is views[0])]
+        for panel, cells in tables.panels(view):
+            tex += latex(_caption(view, panel), tables.table(view, cells))
+    blocks += [*_trials(answer), *_reproduce(answer)]
     (folder / "table.tex").write_text(tex)
     (folder / "report.md").write_text(markdown(title, blocks))
     (folder / "report.html").write_text(page(title, blocks))
+
+
+def _panels(answer: Answer, figures: Path, *, first: bool) -> list[Block]:
+    """Tables, figures and comparisons of one metric, panel by panel. What has no metric is in the `first`."""
+    blocks: list[Block] = []
+    panels, compared = tables.panels(answer), comparisons.compare(answer)
+    for number, (panel, cells) in enumerate(panels, start=1):
+        suffix = f"_{number}" if len(panels) > 1 else ""
+        if panel:
+            blocks.append(Heading(tables.heading(panel), 3))
+        blocks += [tables.table(answer, cells), *_figures(answer, panel, cells, figures, suffix, first=first)]
+        if own := [c for c in compared if c.panel == panel]:
+            blocks += [Paragraph(PAIRED), comparisons.grid(answer, own)]
+        if first and (wide := tables.details(answer, cells)):
+            blocks += [Paragraph(f"In detail: {tables.seeds(answer)}."), wide]
+    return blocks
+
+
+def _caption(answer: Answer, panel: Panel) -> str:
+    place = f", {tables.heading(panel)}" if panel else ""
+    label = tables.metric_of(answer).label
+    return f"{label}{place}. {tables.seeds(answer)}. Best bold, second underlined. {shared(answer.study)}".strip()
 
 
 def _state(answer: Answer) -> list[Block]:
@@ -75,7 +93,9 @@ def _state(answer: Answer) -> list[Block]:
         text += f" {len(answer.failed)} failed, see below."
     blocks: list[Block] = [
         Paragraph(" ".join([text, shared(answer.study)])),
-        Paragraph(f"{tables.metric_of(answer).label}: mean ± 95 % confidence interval (t distribution), n seeds."),
+        Paragraph(
+            f"{tables.metric_of(answer).label}: {tables.seeds(answer)}. The best is bold, the second underlined."
+        ),
     ]
     notes = [*words.sentences(answer), words.beside_the_paper(answer), tables.code_note(answer)]
     return [Paragraph(note) for note in notes if note] + blocks
@@ -92,54 +112,87 @@ def shared(study: Study) -> str:
 def note(answer: Answer) -> str:
     """The answer as Markdown, short enough for the description of a run: words and tables."""
     blocks: list[Block] = [Paragraph(answer.study.spec.description.strip())] if answer.study.spec.description else []
-    blocks += _state(answer)
-    for panel, cells in tables.panels(answer):
-        blocks += [Heading(tables.heading(panel), 3)] if panel else []
-        blocks.append(tables.table(answer, cells))
+    for view in answer.by_metric:
+        blocks += _state(view)
+        for panel, cells in tables.panels(view):
+            blocks += [Heading(tables.heading(panel), 3)] if panel else []
+            blocks.append(tables.table(view, cells))
     return markdown(answer.study.spec.report.question.strip() or f"Sweep {answer.study.name}", blocks)
 
 
-def _figures(answer: Answer, panel: Panel, cells: list[Cell], folder: Path, suffix: str) -> list[Block]:
+def _figures(
+    answer: Answer, panel: Panel, cells: list[Cell], folder: Path, suffix: str, *, first: bool
+) -> list[Block]:  # fmt: skip
     blocks: list[Block] = []
-    for kind in answer.study.spec.report.figures:
-        for stem, caption, figure in VIEWS[kind](answer, panel, cells):
-            file = folder / f"{stem}{suffix}.png"
-            figure.savefig(file, dpi=130)
-            blocks.append(Picture(file, caption))
+    kinds = [kind for kind in answer.study.spec.report.figures if first or kind in OF_A_METRIC]
+    for plot in [plot for kind in kinds for plot in VIEWS[kind](answer, panel, cells)]:
+        file = folder / f"{plot.stem}{suffix}.png"
+        file.write_bytes(plot.png())
+        blocks.append(Picture(f"{FIGURES}/{file.name}", plot.caption, plot.svg(), plot.svg(narrow=True)))
     return blocks
 
 
-def _appendix(answer: Answer) -> list[Block]:
+def _trials(answer: Answer) -> list[Block]:
+    """Those that failed, are missing, or were made by other code than the present."""
     study = answer.study
+    lists = {
+        "Failed trials": answer.failed,
+        "Missing trials": dict.fromkeys(answer.missing, ""),
+        "Trials of other code than today's": {i: f"other {', '.join(names)}" for i, names in answer.outdated.items()},
+    }
     blocks: list[Block] = []
-    if answer.failed:
-        blocks.append(Heading("Failed trials"))
-        blocks.append(Items([f"{study.describe(i)}: {reason}" for i, reason in answer.failed.items()]))
-    if answer.missing:
-        names = [study.describe(i) for i in answer.missing]
-        more = [f"… and {len(names) - LISTED} more"] if len(names) > LISTED else []
-        blocks += [Heading("Missing trials"), Items(names[:LISTED] + more)]
-    blocks += [Heading("The sweep as it was run"), Code(study.to_yaml(paper=False).strip())]
+    for title, trials in lists.items():
+        texts = [f"{study.describe(i)}: {text}" if text else study.describe(i) for i, text in trials.items()]
+        more = [f"… and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
+        blocks += [Heading(title), Items(texts[:LISTED] + more)] if texts else []
     return blocks
+
+
+def _reproduce(answer: Answer) -> list[Block]:
+    """The file as it was run, the command, and what it ran with."""
+    study, runs = answer.study, answer.runs.values()
+    facts = [f"{name} {version}" for name, version in answer.versions.items() if name != "machine"]
+    lines = [f"Versions: {', '.join(facts)}."] if facts else []
+    for what, found in (("Commit", [r.commit for r in runs]), ("Host", [r.node for r in runs])):
+        if names := sorted({name for name in found if name}):
+            lines.append(f"{what}{'s' if len(names) > 1 else ''}: {', '.join(names)}.")
+    if machine := answer.versions.get("machine"):
+        lines.append(f"The sweep was driven from: {machine}.")
+    return [
+        Heading("How to reproduce it"),
+        Paragraph(f"Save this as {study.name}.yaml; trials that a store has are not run again:"),
+        Code(study.to_yaml(paper=False).strip()),
+        Code(f"python -m pcr_ray.sweep {study.name}.yaml"),
+        *([Items(lines)] if lines else []),
+    ]
+
+
+def _console_table(grid: Grid) -> Table:
+    shown = Table()
+    for j, name in enumerate(grid.header):
+        shown.add_column(name, justify="left" if j == 0 else "right")
+    for i, row in enumerate(grid.rows):
+        texts = []
+        for j, cell in enumerate(row):
+            first, *rest = escape(cell).split("\n")
+            mark = "bold" if (i, j) in grid.bold else "underline" if (i, j) in grid.second else ""
+            texts.append("\n".join([f"[{mark}]{first}[/]" if mark else first, *(f"[dim]{line}[/]" for line in rest)]))
+        shown.add_row(*texts)
+    return shown
 
 
 def show(answer: Answer, console: Console) -> None:
     """The answer on the console."""
     if common := shared(answer.study):
         console.print(common, markup=False)
-    for panel, cells in tables.panels(answer):
-        grid = tables.table(answer, cells)
-        heading = tables.heading(panel)
-        title = f"{tables.metric_of(answer).label}, mean ± 95 % CI" + (f": {heading}" if heading else "")
-        console.print(title, markup=False)
-        view = Table()
-        for j, name in enumerate(grid.header):
-            view.add_column(name, justify="left" if j == 0 else "right")
-        for i, row in enumerate(grid.rows):
-            view.add_row(*(f"[bold]{escape(t)}[/]" if (i, j) in grid.bold else escape(t) for j, t in enumerate(row)))
-        console.print(view)
-    for note in (*words.sentences(answer), words.beside_the_paper(answer), tables.code_note(answer)):
-        if note:
-            console.print(note, markup=False, soft_wrap=True)
+    for view in answer.by_metric:
+        for panel, cells in tables.panels(view):
+            heading = tables.heading(panel)
+            title = f"{tables.metric_of(view).label}, {tables.seeds(view)}" + (f": {heading}" if heading else "")
+            console.print(title, markup=False, soft_wrap=True)
+            console.print(_console_table(tables.table(view, cells)))
+        for note in (*words.sentences(view), words.beside_the_paper(view), tables.code_note(view)):
+            if note:
+                console.print(note, markup=False, soft_wrap=True)
     for identity, reason in answer.failed.items():
         console.print(f"failed: {answer.study.describe(identity)}: {reason}", markup=False, soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -12,13 +12,15 @@ from pcr_ray.analysis.stats import Estimate, estimate
 from pcr_ray.config import TrialConfig
 from pcr_ray.methods import METHODS
 from pcr_ray.metrics import CLASSIFIERS, METRICS, SOFTMAX
-from pcr_ray.provenance import changed
+from pcr_ray.provenance import changed, differences
 from pcr_ray.study import paper
 from pcr_ray.study.load import Study
 from pcr_ray.study.schema import ReportSpec
 from pcr_ray.tracking.runs import Status, TrialRun
 from pcr_ray.tracking.store import Store
 
+FINAL = "final_accuracy"
+PROVENANCE = {"code": "code", "version": "version", "commit": "commit", "node": "node", "run": "run_id"}  # of a run
 ANY = "any"  # stands for the value of a field that a trial's method ignores: it holds for all values
 
 Panel = tuple[tuple[str, Any], ...]  # fields and their values
@@ -54,15 +56,21 @@ class Answer:
     missing: list[str]
     failed: dict[str, str]
     curves: Curves = field(default_factory=dict)
+    outdated: dict[str, list[str]] = field(default_factory=dict)  # finished with other code: identity -> what differs
+    versions: dict[str, str] = field(default_factory=dict)  # of what the sweep ran with, where it is known
+    metric: str = FINAL  # that the cells have
+
+    @property
+    def by_metric(self) -> list[Answer]:
+        """The same answer with the cells of each of the report's metrics."""
+        return [
+            self if name == self.metric else replace(self, metric=name, cells=_cells(self.study, self.frame, name))
+            for name in self.study.spec.report.metrics
+        ]
 
     @property
     def complete(self) -> bool:
         return not self.missing and not self.failed
-
-    @property
-    def names(self) -> list[str]:
-        """The series of the whole report in their order: each looks the same in all figures."""
-        return list(dict.fromkeys(label(cell, self.study) for cell in self.cells))
 
     def curves_of(self, cell: Cell, metric: str) -> list[list[float]]:
         """One curve per seed of a cell, by its classifier."""
@@ -86,27 +94,30 @@ def collect(study: Study, store: Store) -> Answer:
         run = found.get(identity)
         if run and run.finished:
             runs[identity] = run
-            rows += _rows(identity, trial, run, study.varying)
+            rows += _rows(identity, trial, run)
         elif run and run.status is Status.FAILED:
             failed[identity] = run.reason or "unknown"
         else:
             missing.append(identity)
-    columns = ["trial", *study.varying, "classifier", *METRICS, "code", "run"]
-    frame = pd.DataFrame(rows, columns=columns)
-    answer = Answer(study, frame, _cells(study, frame) if len(frame) else [], runs, missing, failed)
+    fields = dict.fromkeys(name for trial in study.trials.values() for name in trial.flat())
+    frame = pd.DataFrame(rows, columns=["trial", *fields, "classifier", *METRICS, *PROVENANCE])
+    metric = study.spec.report.metrics[0]
+    answer = Answer(study, frame, _cells(study, frame, metric), runs, missing, failed, metric=metric)
     answer.curves = _curves(answer, store)
+    found_differences = {i: differences(run.sources, study.trials[i], study.spec.trainable) for i, run in runs.items()}
+    answer.outdated = {i: names for i, names in found_differences.items() if names}
+    answer.versions = store.sweep_versions(study.name)
     return answer
 
 
-def _rows(identity: str, trial: TrialConfig, run: TrialRun, varying: list[str]) -> list[dict[str, Any]]:
-    flat = trial.flat()
+def _rows(identity: str, trial: TrialConfig, run: TrialRun) -> list[dict[str, Any]]:
     rows = []
     for classifier in CLASSIFIERS.values():
         if classifier.metric("final_accuracy") in run.metrics:
-            row = {"trial": identity, **{k: flat.get(k) for k in varying}, "classifier": classifier.name}
+            row = {"trial": identity, **trial.flat(), "classifier": classifier.name}
             for name, metric in METRICS.items():
                 row[name] = run.metrics.get(classifier.metric(name) if metric.per_classifier else name)
-            rows.append(row | {"code": run.code, "run": run.run_id})
+            rows.append(row | {name: getattr(run, attribute) for name, attribute in PROVENANCE.items()})
     return rows
 
 
@@ -149,12 +160,12 @@ def x_field(study: Study) -> str:
     return spec.x or (free[0] if free else "")
 
 
-def shown_classifiers(spec: ReportSpec, trial: TrialConfig) -> list[str]:
+def shown_classifiers(spec: ReportSpec, trial: TrialConfig, metric: str = FINAL) -> list[str]:
     """Of a trial in the report; a method that classifies by class means has them once.
 
     What is about the training has nothing to do with classifiers and is shown once too.
     """
-    if METHODS.get(trial.method).nearest_mean or not METRICS[spec.y].per_classifier:
+    if METHODS.get(trial.method).nearest_mean or not METRICS[metric].per_classifier:
         return [SOFTMAX.name]
     hidden = spec.ncm is not None and trial.method not in spec.ncm
     return [name for name in spec.classifiers if name == SOFTMAX.name or not hidden]
@@ -167,12 +178,12 @@ def cell_key(study: Study, trial: TrialConfig, classifier: str) -> Key:
     return panel, value_of(trial, spec.series), classifier, value_of(trial, x) if x else None
 
 
-def _cells(study: Study, frame: pd.DataFrame) -> list[Cell]:
+def _cells(study: Study, frame: pd.DataFrame, metric: str) -> list[Cell]:
     spec = study.spec.report
     groups: dict[Key, dict[str, float]] = {}
-    numbers = frame.set_index(["trial", "classifier"])[spec.y].to_dict()
+    numbers = frame.set_index(["trial", "classifier"])[metric].to_dict()
     for identity, trial in [*study.trials.items(), *study.others]:
-        for classifier in shown_classifiers(spec, trial):
+        for classifier in shown_classifiers(spec, trial, metric):
             number = numbers.get((identity, classifier))
             if number is not None and number == number:
                 groups.setdefault(cell_key(study, trial, classifier), {})[identity] = float(number)
@@ -182,7 +193,8 @@ def _cells(study: Study, frame: pd.DataFrame) -> list[Cell]:
         values = {trial.seed: number for trial, number in zip(trials, group.values())}
         if len(values) < len(group):  # fields that the table does not show vary too: number the values instead
             values = dict(enumerate(group.values()))
-        cells.append(Cell(*key, values, paper.row_of(study.spec, trials[0], key[2]), tuple(group)))
+        theirs = paper.row_of(study.spec, trials[0], key[2]) if metric == FINAL else None
+        cells.append(Cell(*key, values, theirs, tuple(group)))
     return cells
 
 

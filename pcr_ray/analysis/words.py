@@ -15,6 +15,7 @@ from pcr_ray.analysis import tables
 from pcr_ray.analysis.comparisons import TOO_FEW, columns, paired
 from pcr_ray.analysis.results import Answer, Panel, x_field
 from pcr_ray.analysis.stats import Estimate
+from pcr_ray.study.load import Study
 from pcr_ray.text import count
 
 LEADS, NOT_SEPARATED, TOO_FEW_SEEDS, NONE_SHARED = "leads", "not separated", "too few seeds", "no seed in common"
@@ -22,7 +23,7 @@ LEADS, NOT_SEPARATED, TOO_FEW_SEEDS, NONE_SHARED = "leads", "not separated", "to
 
 @dataclass(frozen=True)
 class Claim:
-    """About the best and the second best series at one x; `difference` is positive where the first is ahead."""
+    """About the best series at one x and the next best one of another method; a positive `difference` is the lead."""
 
     panel: Panel
     x: Any
@@ -30,6 +31,14 @@ class Claim:
     first: str
     second: str
     difference: Estimate
+
+
+def scale(study: Study) -> str:
+    """`on 20 % of the training images` where all trials are scaled down; empty where they are not, or differ."""
+    fractions = {trial.fraction for trial in study.trials.values()}
+    if len(fractions) != 1 or fractions == {1.0}:
+        return ""
+    return f"on {100 * fractions.pop():g} % of the training images"
 
 
 def claims(answer: Answer) -> list[Claim]:
@@ -41,7 +50,10 @@ def claims(answer: Answer) -> list[Claim]:
             ranked = sorted(column, key=lambda name: -sign * column[name].estimate.mean)
             if len(ranked) < 2:
                 continue
-            first, second = ranked[:2]
+            first = ranked[0]
+            # The same training by another classifier is no rival, unless there is no other.
+            rivals = [name for name in ranked[1:] if column[name].series != column[first].series]
+            second = (rivals or ranked[1:])[0]
             raw = paired(column[first], column[second])[0]
             difference = Estimate(sign * raw.mean, raw.ci, raw.n)
             found.append(Claim(panel, x, _kind(difference), first, second, difference))
@@ -61,7 +73,9 @@ def sentences(answer: Answer, found: Sequence[Claim] | None = None) -> list[str]
     made = list(claims(answer) if found is None else found)
     out = []
     for panel, group in groupby(made, key=lambda c: c.panel):
-        place = tables.heading(panel)
+        small = scale(answer.study)
+        place = ", ".join(part for part in (tables.heading(panel), small) if part)
+        place = place[:1].upper() + place[1:] if not panel else place
         parts = [_sentence(answer, list(same)) for _, same in groupby(group, key=lambda c: (c.kind, c.first, c.second))]
         out.append((f"{place}: " if place else "") + " ".join(parts))
     total, open_ = len(answer.study.trials), len(answer.missing) + len(answer.failed)

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import known_fingerprint
-from pcr_ray.provenance import changed, code_of, look_again
+from pcr_ray.provenance import UNKNOWN, differences, look_again
 from pcr_ray.study.load import Study
 from pcr_ray.text import count
 from pcr_ray.tracking.runs import Status, TrialRun
 from pcr_ray.tracking.store import Store
 
-UNKNOWN = "its code was not recorded"
 DATA = "the data of "
 
 
@@ -82,8 +81,7 @@ def make_plan(
 
 
 def _differences(trial: TrialConfig, trainable: str, run: TrialRun, root: Path) -> list[str]:
-    if run.sources is None:
-        return [UNKNOWN]
-    names = changed(run.sources, code_of(trial, trainable).sources)
+    names = differences(run.sources, trial, trainable)
     data = known_fingerprint(trial, root)
-    return names + ([f"{DATA}{trial.dataset}"] if data and run.data and data != run.data else [])
+    other = names != [UNKNOWN] and data and run.data and data != run.data
+    return names + ([f"{DATA}{trial.dataset}"] if other else [])

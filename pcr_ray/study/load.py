@@ -55,7 +55,7 @@ class Study:
         """The file as it was run, with overrides applied; without the paper's numbers it is short."""
         left_out = None if paper else {"report": {"paper"}}
         content = self.spec.model_dump(exclude_defaults=True, exclude=left_out)
-        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Study:
@@ -175,8 +175,14 @@ def _check_names(spec: SweepFile) -> list[str]:
             problems.append(f"report.{name}: unknown field{did_you_mean(value, FIELDS)}")
     if spec.report.x == spec.report.series:
         problems.append(f"report.x: {spec.report.x} is the series already; name another field as x or as series")
-    if spec.report.y not in METRICS:
-        problems.append(f"report.y: unknown metric{did_you_mean(spec.report.y, list(METRICS))}")
+    for place, names in (("y", spec.report.metrics), ("columns", spec.report.columns)):
+        problems += [
+            f"report.{place}: unknown metric '{name}'{did_you_mean(name, list(METRICS))}"
+            for name in names
+            if name not in METRICS
+        ]
+        if len(names) != len(set(names)) or (not names and place == "y"):
+            problems.append(f"report.{place}: give each metric once" + (", and at least one" if not names else ""))
     problems += [
         f"report.classifiers: unknown classifier{did_you_mean(name, list(CLASSIFIERS))}"
         for name in spec.report.classifiers

@@ -80,13 +80,13 @@ def trial_of(spec: SweepFile, row: Row) -> TrialConfig | None:
 
 
 def row_of(spec: SweepFile, trial: TrialConfig, classifier: str) -> Row | None:
-    """The paper's number for a trial, where every field that its row names agrees.
+    """The paper's final accuracy for a trial, where every field that its row names agrees.
 
     With a preset a row names them all: other tasks, heads or learning rates are not the paper's.
     """
     flat, rows = trial.flat(), spec.report.paper
     assert not isinstance(rows, str)  # it was read with the sweep file
-    for row in rows if spec.report.y == "final_accuracy" else []:
+    for row in rows:
         fields = {k: v for k, v in row.items() if k not in KEYS}
         if row.get("classifier", SOFTMAX.name) == classifier and all(flat.get(k) == v for k, v in fields.items()):
             theirs = trial_of(spec, row)

@@ -11,6 +11,7 @@ from pcr_ray.metrics import CLASSIFIERS
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 FIGURES = ("lines", "stages", "balance", "proxies", "heat_map")  # see analysis/views
+DETAILS = ["forgetting", "new_accuracy", "old_accuracy", "train_seconds", "peak_memory"]
 GPU_SHARE = 0.25  # of `gpu: auto`: a Reduced ResNet18 trial leaves most of a GPU idle
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -43,13 +44,18 @@ class ReportSpec(BaseModel):
     model_config = STRICT
     question: str = ""
     x: str = ""
-    y: str = "final_accuracy"
+    y: str | list[str] = Field("final_accuracy", description="a metric, or several: each has its tables and figure")
     series: str = "method"
     classifiers: list[str] = Field(default=list(CLASSIFIERS))
     ncm: list[str] | None = Field(None, description="methods whose nearest-mean classifier is shown; default: all")
     figures: list[str] = Field(default=["lines", "stages"], description="kinds of figures, of FIGURES")
+    columns: list[str] = Field(default=DETAILS, description="metrics of the table with all details")
     baseline: str = Field("", description="the series that all are compared with; default: the leader at each x")
     paper: str | list[dict[str, Any]] = Field(default_factory=list)
+
+    @property
+    def metrics(self) -> list[str]:
+        return [self.y] if isinstance(self.y, str) else self.y
 
 
 class SweepFile(BaseModel):

@@ -44,6 +44,7 @@ class Tag:
     NOTE = "mlflow.note.content"
 
 
+VERSIONS = "versions.json"  # artifact of a sweep's run
 TAG_LIMIT = 8000  # characters that MLflow keeps
 # A trial's identity is also the digest of an input of this name: MLflow looks for many digests in one request, and for
 # many values of a tag in as many.
@@ -64,6 +65,9 @@ class TrialRun:
     superseded: bool
     sources: Mapping[str, str] | None  # None: recorded by a version that did not know them
     code: str
+    version: str  # of the package
+    commit: str
+    node: str  # the host that ended it
     data: str
     metrics: Mapping[str, float]  # the last value of each
     params: Mapping[str, Any]
@@ -88,6 +92,9 @@ class TrialRun:
             superseded=Tag.SUPERSEDED in tags,
             sources=_mapping(tags.get(Tag.SOURCES)),
             code=tags.get(Tag.CODE, ""),
+            version=tags.get(Tag.VERSION, ""),
+            commit=tags.get(Tag.COMMIT, ""),
+            node=tags.get(Tag.NODE, ""),
             data=tags.get(Tag.DATA, ""),
             metrics=run.data.metrics,
             params={k: read_param(v) for k, v in run.data.params.items()},

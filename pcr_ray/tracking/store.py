@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import time
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.text import first_line, redact
-from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, Status, Tag, TrialRun
+from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, Tag, TrialRun
 
 PAGE = 1000
 IDENTITIES_PER_REQUEST = 200
@@ -185,6 +186,13 @@ class Store:
 
     def sweep_names(self) -> list[str]:
         return sorted({run.data.tags[Tag.SWEEP] for run in self._search(f"tags.`{Tag.KIND}` = 'sweep'")})
+
+    def sweep_versions(self, name: str) -> dict[str, str]:
+        """What a sweep was last run with; empty where that is not recorded."""
+        parent = self.sweep_run(name)
+        text = self.artifact_text(parent, VERSIONS) if parent else None
+        found = json.loads(text) if text else {}
+        return found if isinstance(found, dict) else {}
 
     def running_under(self, parent: str) -> list[str]:
         """Ids of a sweep's children that are marked as running."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -10,11 +12,12 @@ from pathlib import Path
 from pcr_ray import __version__
 from pcr_ray.provenance import commit
 from pcr_ray.study.load import Study
-from pcr_ray.tracking.runs import TAG_LIMIT, Status, Tag
+from pcr_ray.tracking.runs import TAG_LIMIT, VERSIONS, Status, Tag
 from pcr_ray.tracking.store import Store
 
 PACKAGES = ("torch", "torchvision", "ray", "mlflow", "numpy", "scikit-learn", "pillow")
-REPORT_FILES = ("results.csv", "comparisons.csv", "report.md", "report.html", "table.tex", "*.png")
+FIGURES = "figures"  # folder of a report
+REPORT_FILES = ("results.csv", "comparisons.csv", "report.md", "report.html", "table.tex")
 
 
 class SweepRun:
@@ -51,7 +54,7 @@ class SweepRun:
             client.set_terminated(child, status=Status.KILLED)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "sweep.yaml").write_text(self.study.to_yaml())
-            (Path(folder) / "versions.json").write_text(json.dumps(versions(), indent=1) + "\n")
+            (Path(folder) / VERSIONS).write_text(json.dumps(versions(), indent=1) + "\n")
             client.log_artifacts(self.run_id, folder)
 
     def conclude(self, folder: Path, status: Status, note: str) -> None:
@@ -60,6 +63,8 @@ class SweepRun:
         for pattern in REPORT_FILES:
             for file in folder.glob(pattern):
                 self.store.client.log_artifact(self.run_id, str(file))
+        if (folder / FIGURES).is_dir():
+            self.store.client.log_artifacts(self.run_id, str(folder / FIGURES), FIGURES)
         self.close(status)
 
     def close(self, status: Status) -> None:
@@ -67,10 +72,10 @@ class SweepRun:
 
 
 def versions() -> dict[str, str]:
-    found = {"pcr_ray": __version__}
+    found = {"pcr_ray": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return found | {"machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"}

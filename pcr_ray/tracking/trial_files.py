@@ -11,6 +11,8 @@ from typing import Any
 
 from pcr_ray.metrics import CLASSIFIERS, Matrix
 
+READABLE = 12  # tasks: numbers of more would overlap
+
 
 def log(client: Any, run: str, results: dict[str, Any]) -> None:
     """All files of a trial in one call."""
@@ -58,10 +60,10 @@ def draw_matrix(axes: Any, matrix: Matrix) -> Any:
     for i, row in enumerate(matrix):
         values[i, : len(row)] = row
     image = axes.imshow(values, vmin=0, vmax=100, cmap="viridis")
-    for i, row in enumerate(matrix):
+    for i, row in enumerate(matrix if len(matrix) <= READABLE else []):
         for j, a in enumerate(row):
             axes.text(j, i, f"{a:.0f}", ha="center", va="center", color="white" if a < 60 else "black", fontsize=7)
-    numbers = [str(i + 1) for i in range(len(matrix))]
-    axes.set_xticks(range(len(matrix)), numbers, fontsize=8)
-    axes.set_yticks(range(len(matrix)), numbers, fontsize=8)
+    ticks = range(0, len(matrix), -(-len(matrix) // READABLE))
+    axes.set_xticks(ticks, [str(i + 1) for i in ticks], fontsize=8)
+    axes.set_yticks(ticks, [str(i + 1) for i in ticks], fontsize=8)
     return image

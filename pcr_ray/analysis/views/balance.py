@@ -5,12 +5,15 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from pcr_ray.analysis.results import Answer, Cell, Panel
+from pcr_ray.analysis.style import looks
 from pcr_ray.analysis.views import stages
+from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.analysis.words import scale
 
 SIDES = {"new knowledge": "new_accuracy", "old knowledge": "old_accuracy"}
 
 
-def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[tuple[str, str, Figure]]:
+def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[Plot]:
     """One figure per x."""
     found = []
     by_side = {side: stages.shape(answer, cells, metric) for side, metric in SIDES.items()}
@@ -20,8 +23,14 @@ def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[tuple[str,
         data["new knowledge"] = {k: [run[1:] for run in runs] for k, runs in data["new knowledge"].items()}
         if not any(run for runs in data["old knowledge"].values() for run in runs):
             continue
-        title = " ".join(["New and old knowledge", place]).strip()
-        figure = stages.draw(data, answer.names, ylabel="accuracy in %", title=title, first_task=2)
+        what = " ".join(["New and old knowledge", place]).strip()
+        title = ", ".join(part for part in (what, scale(answer.study)) if part)
+
+        def at(width: float, data: stages.Stages = data, title: str = title) -> Figure:
+            return stages.draw(
+                data, looks(answer), ylabel="accuracy in %", title=title, first_task=2, width=width
+            )  # fmt: skip
+
         suffix = f"_{number}" if len(by_side["new knowledge"]) > 1 else ""
-        found.append((f"knowledge_balance{suffix}", f"{title}, after each task from the second", figure))
+        found.append(Plot(f"knowledge_balance{suffix}", f"{what}, after each task from the second", at))
     return found

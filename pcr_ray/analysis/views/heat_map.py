@@ -7,17 +7,23 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from pcr_ray.analysis.results import Answer, Cell, Panel, label, x_field
+from pcr_ray.analysis.style import WIDE, grid_of
+from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.analysis.words import scale
 from pcr_ray.metrics import Matrix
 from pcr_ray.tracking.trial_files import draw_matrix
 
 COLUMNS = 3
 
 
-def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[tuple[str, str, Figure]]:
+def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[Plot]:
     matrices = {name: matrix for cell in cells if (matrix := shape(answer, cell)) for name in [_name(answer, cell)]}
     if not matrices:
         return []
-    return [("accuracy_matrices", "Mean accuracy on each task (columns) after each task (rows), in %", draw(matrices))]
+    caption = "Mean accuracy on each task (columns) after each task (rows), in %"
+    small = scale(answer.study)
+    caption += f", {small}" if small else ""
+    return [Plot("accuracy_matrices", caption, lambda width: draw(matrices, width))]
 
 
 def _name(answer: Answer, cell: Cell) -> str:
@@ -33,16 +39,11 @@ def shape(answer: Answer, cell: Cell) -> Matrix:
     return [[fmean(run[i - j] for run in columns[j]) for j in range(i + 1)] for i in range(len(columns))]
 
 
-def draw(matrices: dict[str, Matrix]) -> Figure:
-    columns = min(COLUMNS, len(matrices))
-    rows = -(-len(matrices) // columns)
-    side = 1.0 + 0.38 * max(map(len, matrices.values()))
-    figure = Figure(figsize=(side * columns + 1, side * rows + 0.3), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
+def draw(matrices: dict[str, Matrix], width: float = WIDE) -> Figure:
+    side = width / (COLUMNS if width >= WIDE else 1)
+    figure, grid = grid_of(len(matrices), width, COLUMNS, height=min(side, 3.6))
     for axes, (name, matrix) in zip(grid.flat, matrices.items()):
         image = draw_matrix(axes, matrix)
         axes.set_title(name, fontsize=8)
-    for axes in list(grid.flat)[len(matrices) :]:
-        axes.axis("off")
     figure.colorbar(image, ax=grid, shrink=0.7)
     return figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -10,16 +10,27 @@ from matplotlib.figure import Figure
 from pcr_ray.analysis import tables
 from pcr_ray.analysis.results import Answer, Cell, Panel, label, x_field
 from pcr_ray.analysis.stats import Estimate
-from pcr_ray.analysis.style import legend, sort_key, style, within_percent
+from pcr_ray.analysis.style import MANY, WIDE, Looks, beside, looks, name_series, set_x, set_y
+from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.analysis.words import scale
+
+Points = Mapping[str, Mapping[Any, Estimate]]  # series -> x -> estimate
 
 
-def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[tuple[str, str, Figure]]:
+def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[Plot]:
     xs, x_name, metric = tables.columns(answer, cells), x_field(answer.study), tables.metric_of(answer)
     if not x_name or len(xs) < 2:
         return []
-    title = tables.heading(panel) or answer.study.name
-    figure = draw(*shape(answer, cells), answer.names, xlabel=x_name, ylabel=metric.label, title=title)
-    return [(f"{metric.name}_by_{x_name.replace('.', '_')}", f"{metric.label} by {x_name}", figure)]
+    title = ", ".join(part for part in (tables.heading(panel) or answer.study.name, scale(answer.study)) if part)
+    data, across, paper = shape(answer, cells)
+
+    def at(width: float) -> Figure:
+        names = {"xlabel": x_name, "ylabel": metric.label, "title": title}
+        return draw(data, across, paper, looks(answer), width=width, **names)
+
+    what = "mean and 95 % interval" if len(data) <= MANY else "mean (the intervals are in the table)"
+    caption = f"{metric.label} by {x_name}, {what}" + ("; crosses: the paper" if paper else "")
+    return [Plot(f"{metric.name}_by_{x_name.replace('.', '_')}", caption, at)]
 
 
 def shape(
@@ -42,50 +53,54 @@ def shape(
 
 
 def draw(
-    data: Mapping[str, Mapping[Any, Estimate]],
+    data: Points,
     across: Mapping[str, Estimate],
     paper: Mapping[str, Mapping[Any, float]],
-    names: Sequence[str],
+    styles: Looks,
     *,
     xlabel: str,
     ylabel: str,
     title: str,
+    width: float = WIDE,
 ) -> Figure:
-    """Series that ignore x are dotted levels. `names` are the series of the whole report: each keeps its look."""
-    figure = Figure(figsize=(7, 4.4), layout="constrained")
+    """Series that ignore x are dotted levels."""
+    figure = Figure(figsize=(width, max(3.4, 0.58 * width)), layout="constrained")
     axes = figure.subplots()
-    xs = sorted({x for points in data.values() for x in points}, key=sort_key)
-    place = {x: i for i, x in enumerate(xs)}  # evenly spaced: batch sizes and buffers grow by factors
+    xs = sorted({x for points in data.values() for x in points}, key=tables.sort_key)
+    place = set_x(axes, xs)
+    ends, heights = {}, [value for known in paper.values() for value in known.values()]
+    bars = len(data) <= MANY
     for index, (name, points) in enumerate(data.items()):
-        order = sorted(points, key=sort_key)
-        look = style(names.index(name))
-        step = min(0.03, 0.3 / len(data))
-        dodge = step * (index - (len(data) - 1) / 2)  # intervals side by side, not on top of each other
+        order = sorted(points, key=tables.sort_key)
+        moved = beside(axes, index, len(data)) if bars else axes.transData
+        half = [points[x].ci or 0 if bars else 0 for x in order]
+        heights += [points[x].mean + sign * ci for x, ci in zip(order, half) for sign in (-1, 1)]
         axes.errorbar(
-            [place[x] + dodge for x in order],
-            [points[x].mean for x in order],
-            yerr=[points[x].ci or 0 for x in order],
-            label=name,
-            capsize=3,
-            markersize=5,
-            **look,
-        )
+            [place[x] for x in order], [points[x].mean for x in order], yerr=half if bars else None,
+            label=name, markersize=5, elinewidth=1, capsize=2, ecolor=styles[name].faint, transform=moved,
+            **styles[name].line,
+        )  # fmt: skip
+        ends[name] = (place[order[-1]], points[order[-1]].mean)
         known = {x: v for x, v in paper.get(name, {}).items() if x in place}
-        if known:
-            crosses = [place[x] + dodge for x in known]
-            axes.plot(crosses, list(known.values()), "x", color=look["color"], markersize=9)
+        crosses = [place[x] for x in known]
+        axes.plot(crosses, [*known.values()], "x", color=styles[name].colour, markersize=8, transform=moved)
     for name, level in across.items():
-        colour = style(names.index(name))["color"]
-        axes.axhline(level.mean, color=colour, linestyle=":", label=name)
-        if level.ci is not None:
-            axes.axhspan(level.mean - level.ci, level.mean + level.ci, color=colour, alpha=0.1, linewidth=0)
-        for value in paper.get(name, {}).values():
-            axes.plot(len(xs) - 0.6, value, "x", color=colour, markersize=9)
+        _level(axes, name, level, paper.get(name, {}), styles[name].colour)
+        heights.append(level.mean)
+        ends[name] = (place[xs[-1]] if xs else 0.0, level.mean)
     if any(paper.values()):
         axes.plot([], [], "x", color="grey", label="paper")
-    axes.set_xticks(range(len(xs)), [str(x) for x in xs])
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    within_percent(axes, ylabel)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set_title(title, fontsize=10, wrap=True)
+    set_y(axes, heights, ylabel)
     axes.grid(alpha=0.3)
-    legend(figure, axes)
+    name_series(figure, ends, styles, axes)
     return figure
+
+
+def _level(axes: Any, name: str, level: Estimate, paper: Mapping[Any, float], colour: str) -> None:
+    axes.axhline(level.mean, color=colour, linestyle=":", label=name)
+    if level.ci is not None:
+        axes.axhspan(level.mean - level.ci, level.mean + level.ci, color=colour, alpha=0.1, linewidth=0)
+    for value in paper.values():
+        axes.plot(0.99, value, "x", color=colour, markersize=8, transform=axes.get_yaxis_transform())

@@ -5,14 +5,17 @@ from __future__ import annotations
 from statistics import fmean
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pcr_ray.analysis.results import Answer, Cell, Panel, label
-from pcr_ray.analysis.style import COLOURS
+from pcr_ray.analysis.style import COLOURS, WIDE, grid_of, legend
+from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.analysis.words import scale
 
 COLUMNS = 2
 
 
-def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[tuple[str, str, Figure]]:
+def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[Plot]:
     data = {label(cell, answer.study): bars for cell in cells if (bars := shape(answer, cell))}
     if not data:
         return []
@@ -20,7 +23,9 @@ def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[tuple[str,
     caption = (
         "Cumulative gradient of every class's proxy in the last task, mean over the seeds; the newest classes apart"
     )
-    return [("proxy_gradients", caption, draw(data, new))]
+    small = scale(answer.study)
+    caption += f", {small}" if small else ""
+    return [Plot("proxy_gradients", caption, lambda width: draw(data, new, width))]
 
 
 def shape(answer: Answer, cell: Cell) -> list[float]:
@@ -36,11 +41,8 @@ def newest_classes(answer: Answer, cell: Cell) -> int:
     return classes - round((tasks - 1) * classes / tasks)
 
 
-def draw(data: dict[str, list[float]], new: dict[str, int]) -> Figure:
-    columns = min(COLUMNS, len(data))
-    rows = -(-len(data) // columns)
-    figure = Figure(figsize=(4.2 * columns, 2.6 * rows + 0.5), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
+def draw(data: dict[str, list[float]], new: dict[str, int], width: float = WIDE) -> Figure:
+    figure, grid = grid_of(len(data), width, COLUMNS, height=2.5)
     for axes, (name, values) in zip(grid.flat, data.items()):
         old = len(values) - new[name]
         share = sum(values[old:]) / sum(values) if sum(values) else 0.0
@@ -49,9 +51,7 @@ def draw(data: dict[str, list[float]], new: dict[str, int]) -> Figure:
         axes.set_title(f"{name}: {100 * share:.0f} % on the newest classes", fontsize=9)
         axes.grid(alpha=0.3, axis="y")
         axes.set_ylabel("sum of gradient norms", fontsize=8)
-    for axes in list(grid.flat)[len(data) :]:
-        axes.axis("off")
-    for axes in grid[-1]:
-        axes.set_xlabel("class, in the order of arrival")
-    grid[0][0].legend(fontsize=8)
+        axes.set_xlabel("class, in the order of arrival", fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend(figure, grid[0][0])
     return figure
