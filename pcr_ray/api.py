@@ -18,11 +18,12 @@ import yaml
 
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, PcrRayError
-from pcr_ray.execution import driver
+from pcr_ray.execution import driver, search
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
 from pcr_ray.study.load import Study
 from pcr_ray.study.schema import NAME
+from pcr_ray.study.search import describe, searched
 from pcr_ray.text import did_you_mean, redact
 from pcr_ray.tracking.runs import Status
 from pcr_ray.tracking.store import Store, tracking_uri
@@ -54,10 +55,12 @@ def run(study: Study, options: RunOptions | None = None) -> Status:
     folder = options.folder(study.name)
     with driver.held(folder, study.name), driver.stop_signals():
         try:
+            if searched(study.spec.search):
+                study = _search(study, store, options)
             result = driver.execute(study, store, options)
             if result.delivered:
                 _conclude(study, store, options, result)
-        except KeyboardInterrupt:  # outside Tune, which handles it itself
+        except (KeyboardInterrupt, search.Unfinished):  # outside Tune, which handles it itself
             console.print("stopped: run the same command again to continue")
             return Status.KILLED
     if result.stopped:
@@ -66,6 +69,30 @@ def run(study: Study, options: RunOptions | None = None) -> Status:
         again = options.rerun or "failed"
         console.print(f"run the same command with --rerun {again} to try failed trials again")
     return result.status
+
+
+def _search(study: Study, store: Store, options: RunOptions) -> Study:
+    """Find the settings that the file searches for; raises `Unfinished` where that was stopped."""
+    console.print(describe(study), markup=False, soft_wrap=True)
+
+    def run_all(tuning: Study) -> bool:
+        with driver.held(options.folder(tuning.name), tuning.name):
+            result = driver.execute(tuning, store, options)
+        with store.guarded():
+            result.sweep_run.close(result.status)
+        return result.delivered and not result.stopped
+
+    if not store.missing_file:
+        store.open()
+    with store.guarded():
+        settled = search.settle(study, store, run_all)
+    for found in settled.spec.search.chosen if settled.spec.search else []:
+        console.print(f"chosen for {_fields(found.when)}: {_fields(found.set)}", markup=False, soft_wrap=True)
+    return settled
+
+
+def _fields(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in values.items())
 
 
 def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Result) -> None:
@@ -123,7 +150,15 @@ def answer(study: str | Path | Study, store: Store, overrides: Sequence[str] = (
     from pcr_ray.analysis.results import collect
 
     with store.guarded():
-        return collect(find(study, store, overrides), store)
+        found = find(study, store, overrides)
+        if searched(found.spec.search):
+            try:
+                found = search.settle(found, store)
+            except search.Unfinished:
+                raise InputError(
+                    f"sweep '{found.name}': its search is not over; run python -m pcr_ray.sweep to go on"
+                ) from None
+        return collect(found, store)
 
 
 def results(study: str | Path | Study, tracking_uri: str | None = None) -> pd.DataFrame:

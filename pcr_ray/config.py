@@ -20,7 +20,7 @@ class TrialConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     # Fields added later: the value that means "as before", see identity.py.
-    added: ClassVar[dict[str, Any]] = {"softmax": "seen", "pixels": "unit", "pool": None}
+    added: ClassVar[dict[str, Any]] = {"softmax": "seen", "pixels": "unit", "pool": None, "stop_after": None}
     labels: ClassVar[tuple[str, ...]] = ("preset",)  # fields that decide nothing: no part of the identity
 
     preset: str | None = Field(
@@ -36,6 +36,9 @@ class TrialConfig(BaseModel):
     )
     tasks: Annotated[int, Field(ge=1)] | None = Field(
         None, description="number of tasks the classes are split into; default: the dataset's usual number"
+    )
+    stop_after: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="learn only so many of the tasks, the first ones; default: all"
     )
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="train on this part of each class's images, for quick looks"

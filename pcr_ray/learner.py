@@ -96,7 +96,12 @@ class Learner:
 
     @property
     def done(self) -> bool:
-        return self.tasks_done == len(self.stream.tasks)
+        return self.tasks_done == self.last_task
+
+    @property
+    def last_task(self) -> int:
+        """Its number, from 1."""
+        return self.config.stop_after or len(self.stream.tasks)
 
     def run_task(self, on_step: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Learn the next task, evaluate on all seen so far, and return this task's metrics."""
@@ -158,7 +163,7 @@ class Learner:
 
     def task_metrics(self, task: int) -> dict[str, Any]:
         """The numbers after task number `task` (from 1), as a tracker wants them."""
-        last = task == len(self.stream.tasks)
+        last = task == self.last_task
         return {"task": task, **metrics.after_task(task, self.matrices, self.training, last=last)}
 
     def results(self) -> dict[str, Any]:

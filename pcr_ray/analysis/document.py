@@ -16,9 +16,11 @@ from pcr_ray.analysis.results import Answer, Cell, Panel
 from pcr_ray.analysis.views import OF_A_METRIC, VIEWS
 from pcr_ray.errors import InputError
 from pcr_ray.study.load import Study
+from pcr_ray.study.search import describe
 from pcr_ray.text import count
 from pcr_ray.tracking.sweep_run import FIGURES
 
+SEARCH = "search.csv"
 LISTED = 50  # missing trials by name
 PAIRED = (
     "Differences, paired by seed (all methods see the same stream for the same seed), with their 95 % interval; bold "
@@ -57,7 +59,7 @@ def _write(answer: Answer, folder: Path) -> None:
         blocks += [Heading(f"Answer{more}"), *_state(view), *_panels(view, figures, first=view is views[0])]
         for panel, cells in tables.panels(view):
             tex += latex(_caption(view, panel), tables.table(view, cells))
-    blocks += [*_trials(answer), *_reproduce(answer)]
+    blocks += [*_tuning(answer, folder), *_trials(answer), *_reproduce(answer)]
     (folder / "table.tex").write_text(tex)
     (folder / "report.md").write_text(markdown(title, blocks))
     (folder / "report.html").write_text(page(title, blocks))
@@ -97,7 +99,7 @@ def _state(answer: Answer) -> list[Block]:
             f"{tables.metric_of(answer).label}: {tables.seeds(answer)}. The best is bold, the second underlined."
         ),
     ]
-    notes = [*words.sentences(answer), words.beside_the_paper(answer), tables.code_note(answer)]
+    notes = [*words.sentences(answer), describe(answer.study), words.beside_the_paper(answer), tables.code_note(answer)]
     return [Paragraph(note) for note in notes if note] + blocks
 
 
@@ -130,6 +132,22 @@ def _figures(
         file.write_bytes(plot.png())
         blocks.append(Picture(f"{FIGURES}/{file.name}", plot.caption, plot.svg(), plot.svg(narrow=True)))
     return blocks
+
+
+def _tuning(answer: Answer, folder: Path) -> list[Block]:
+    """The settings that a search chose; all that it tried are in search.csv."""
+    search = answer.study.spec.search
+    if search is None:
+        return []
+    rows, tried = [], []
+    for found in search.chosen:
+        where = ", ".join(f"{k} {v}" for k, v in found.when.items())
+        rows.append([where, *(str(found.set[name]) for name in search.space), f"{found.value:.1f}"])
+        for one in found.tried:
+            tried.append({**found.when, **one.set, search.metric: one.value, "chosen": one.set == found.set})
+    pd.DataFrame(tried).to_csv(folder / SEARCH, index=False)
+    grid = Grid(["combination", *search.space, search.metric], rows)
+    return [Heading("Chosen settings"), Paragraph(f"{describe(answer.study)} All that were tried: {SEARCH}."), grid]
 
 
 def _trials(answer: Answer) -> list[Block]:

@@ -19,13 +19,14 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, prepare
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution import cluster, forecast, nodes, tuner, watch
+from pcr_ray.execution import cluster, forecast, nodes, search, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
 from pcr_ray.execution.storage import marked
 from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
+from pcr_ray.study.search import describe, searched
 from pcr_ray.text import count, redact
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status
@@ -90,6 +91,8 @@ def stop_signals() -> Iterator[None]:
 def preview(study: Study, options: RunOptions) -> None:
     """The plan and a forecast; refuses what a run would refuse, and leaves nothing behind."""
     store = Store(tracking_uri(options.tracking_uri))
+    if searched(study.spec.search):
+        study = _next_of_search(study, store)
     if store.missing_file:  # do not make a database for a look
         plan = make_plan(study, None, options.root, rerun=options.rerun)
     else:
@@ -106,6 +109,19 @@ def preview(study: Study, options: RunOptions) -> None:
         cluster.fit(resources, cluster.local_nodes(resources))
         for trial in _datasets(plan.todo):
             available(trial, options.root)
+
+
+def _next_of_search(study: Study, store: Store) -> Study:
+    """The round of trials that comes next, or the final trials where all settings are chosen."""
+    console.print(describe(study), markup=False, soft_wrap=True)
+    if not store.missing_file:
+        store.open()
+    try:
+        with store.guarded():
+            return search.settle(study, store)
+    except search.Unfinished as error:
+        console.print(f"then {count(len(study.trials), 'trial')} with what it finds", markup=False)
+        return error.round
 
 
 def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any = None) -> Result:

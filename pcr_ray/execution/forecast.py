@@ -65,12 +65,18 @@ def seconds(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float |
         return None
     speed = speeds.get(key(trial))
     one = 1 / (speed * passes(trial)) if speed else seconds_per_image(trial.model, side(trial))
-    training = dataset.train_images * trial.fraction * passes(trial)
+    share = share_of_tasks(trial)
+    training = share * dataset.train_images * trial.fraction * passes(trial)
     # After each task the test images so far, and the memory for its class means. On all of CIFAR10 this is 6 % of the
     # training, which was measured too (5 and 6 %); in a quick look it can be most of the time.
     tasks = trial.tasks or 1
-    evaluated = dataset.test_images * (tasks + 1) / 2 + trial.buffer * tasks
+    done = tasks * share
+    evaluated = share * dataset.test_images * (done + 1) / 2 + trial.buffer * done
     return one * (training + evaluated / (1 + BACKWARD))
+
+
+def share_of_tasks(trial: TrialConfig) -> float:
+    return (trial.stop_after or trial.tasks or 1) / (trial.tasks or 1)
 
 
 def passes(trial: TrialConfig) -> float:
@@ -85,7 +91,7 @@ def work(trial: TrialConfig) -> float:
     from pcr_ray.models import FILTERS
 
     images = (DATASETS.get(trial.dataset).train_images or 50_000) * trial.fraction
-    return images * passes(trial) * (side(trial) * FILTERS[trial.model]) ** 2
+    return share_of_tasks(trial) * images * passes(trial) * (side(trial) * FILTERS[trial.model]) ** 2
 
 
 @lru_cache(maxsize=16)

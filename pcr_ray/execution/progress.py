@@ -57,7 +57,7 @@ class Progress:
     def task_done(self, identity: str, metrics: dict[str, Any]) -> None:
         self.running[identity] = metrics["average_accuracy"]
         if identity in self._left:  # else it had ended, and Tune started it again
-            tasks = self.trials[identity].tasks or 1
+            tasks = self.trials[identity].stop_after or self.trials[identity].tasks or 1
             self._worked += self._work[identity] / tasks
             self._left[identity] = self._work[identity] * max(0.0, 1 - metrics["task"] / tasks)
         if "final_accuracy" in metrics:

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pcr_ray.config import FIELDS, TrialConfig
+from pcr_ray.metrics import METRICS
 from pcr_ray.study.presets import preset_fields
 from pcr_ray.study.schema import SweepFile
+from pcr_ray.text import did_you_mean
 
 MAX_TRIALS = 100_000
 DEFAULTS = {name: field.get_default() for name, field in TrialConfig.model_fields.items()}
@@ -103,12 +105,38 @@ def useless_rules(spec: SweepFile) -> list[tuple[str, dict[str, Any]]]:
     return [(place, rule) for place, rule in rules if raws and not any(matches(raw, rule) for raw in raws)]
 
 
-def adjusted(spec: SweepFile, raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields with adjustments applied, later ones last, and where each adjusted field comes from."""
+def adjusted(
+    spec: SweepFile, raw: Mapping[str, Any], *, chosen: bool = False
+) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
+    """The fields with adjustments applied, later ones last, and where each adjusted field comes from.
+
+    With `chosen`, also what a search found.
+    """
     fields = dict(raw)
     origins: dict[str, str] = {}
-    for index, adjustment in enumerate(spec.adjust):
-        if matches(raw, adjustment.when):
-            fields |= adjustment.set
-            origins |= dict.fromkeys(adjustment.set, f"adjust[{index}].set")
+    rules = [(f"adjust[{i}].set", rule) for i, rule in enumerate(spec.adjust)]
+    if chosen and spec.search:
+        rules += [(f"search.chosen[{i}].set", rule) for i, rule in enumerate(spec.search.chosen)]
+    for place, rule in rules:
+        if matches(raw, rule.when):
+            fields |= rule.set
+            origins |= dict.fromkeys(rule.set, place)
     return fields, origins
+
+
+def search_problems(spec: SweepFile) -> list[str]:
+    """What is wrong with the search of a file."""
+    search = spec.search
+    if search is None:
+        return []
+    found = [f"search.space.{k}: unknown field" for k in search.space if not is_field(k)]
+    grids = {key for grid in (spec.grid, *spec.grids) for key in grid}
+    for key in search.space:
+        if key in grids or key in ("seed", "stop_after", "method", "dataset"):
+            found.append(f"search.space.{key}: the grid decides it; search for another field")
+    found += [f"search.per.{key}: not in a grid, so it does not vary" for key in search.per or [] if key not in grids]
+    metric = METRICS.get(search.metric)
+    if metric is None or not metric.per_classifier:
+        known = [name for name, m in METRICS.items() if m.per_classifier]
+        found.append(f"search.metric: '{search.metric}' cannot be searched by{did_you_mean(search.metric, known)}")
+    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pcr_ray.config import FIELDS, TrialConfig
 from pcr_ray.errors import InputError, problems_error
@@ -21,14 +21,15 @@ from pcr_ray.identity import identity
 from pcr_ray.methods import METHODS
 from pcr_ray.metrics import CLASSIFIERS, METRICS
 from pcr_ray.study import paper
-from pcr_ray.study.grid import adjusted, expand, is_field, matches, useless_rules
+from pcr_ray.study.grid import adjusted, expand, is_field, matches, search_problems, useless_rules
 from pcr_ray.study.presets import PRESETS
 from pcr_ray.study.reader import override, read_yaml, with_dotted_params
 from pcr_ray.study.resolve import ConfigProblems, explain, resolve
-from pcr_ray.study.schema import FIGURES, ReportSpec, Resources, SweepFile
+from pcr_ray.study.schema import FIGURES, ReportSpec, Resources, Search, SweepFile
 from pcr_ray.text import did_you_mean
 
-KEYS = {name: list(model.model_fields) for name, model in (("report", ReportSpec), ("resources", Resources))}
+NESTED: dict[str, type[BaseModel]] = {"report": ReportSpec, "resources": Resources, "search": Search}
+KEYS = {name: list(model.model_fields) for name, model in NESTED.items()}
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def parse(
     problems = _unknown_keys(content)
     spec = _spec_or_problems(content, problems)
     problems += _check_names(spec)
+    problems += search_problems(spec)
     rules = [*spec.exclude, *(a.when for a in spec.adjust)]
     problems += [f"{place}: no trial of the file has {rule}" for place, rule in useless if rule in rules]
     combinations = expand(spec, problems)
@@ -105,6 +107,9 @@ def parse(
     changed = stored or bool(overrides)
     study = _resolve_all(spec, left, problems, doubles=changed)
     problems += [] if changed else _report_slips(study)
+    fewest = min((trial.tasks or 1 for trial in study.trials.values()), default=1)
+    if spec.search and study.trials and spec.search.tune_on.tasks > fewest:
+        problems.append(f"search.tune_on.tasks: {spec.search.tune_on.tasks}, but there are {fewest} tasks")
     if problems:
         raise problems_error(where, problems)
     return study
@@ -213,7 +218,7 @@ def _resolve_all(
     collapsed = 0
     for place, raw in combinations:
         try:
-            fields, origins = adjusted(spec, raw)
+            fields, origins = adjusted(spec, raw, chosen=True)
             config = resolve(fields)
         except ConfigProblems as error:
             for p in error.problems:

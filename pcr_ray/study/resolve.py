@@ -62,6 +62,7 @@ def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
         config = TrialConfig.model_validate({k: v for k, v in known.items() if k not in bad}, strict=strict)
     values = config.model_dump()
     problems += _settle_dataset(values)
+    problems += _settle_tasks(values)
     problems += _settle_method(values)
     unused = "betas" if values["optimiser"] == "sgd" else "momentum"
     values[unused] = TrialConfig.model_fields[unused].default
@@ -114,6 +115,15 @@ def _settle_dataset(values: dict[str, Any]) -> list[Problem]:
         problems.append(Problem(
             "tasks", f"{values['tasks']} tasks, but '{dataset.name}' has {dataset.classes} classes"))  # fmt: skip
     return problems
+
+
+def _settle_tasks(values: dict[str, Any]) -> list[Problem]:
+    tasks, last = values["tasks"], values["stop_after"]
+    if tasks and last and last > tasks:
+        return [Problem("stop_after", f"{last}, but there are {tasks} tasks")]
+    if last == tasks:
+        values["stop_after"] = None  # all of them
+    return []
 
 
 def _settle_method(values: dict[str, Any]) -> list[Problem]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pcr_ray.identity import TRAINABLE
 from pcr_ray.metrics import CLASSIFIERS
@@ -58,6 +58,70 @@ class ReportSpec(BaseModel):
         return [self.y] if isinstance(self.y, str) else self.y
 
 
+class Space(BaseModel):
+    """The values that a field may take in a search: one of these."""
+
+    model_config = STRICT
+    uniform: tuple[float, float] | None = None
+    log: tuple[float, float] | None = Field(None, description="uniform in the logarithm, between two positive numbers")
+    integer: tuple[int, int] | None = Field(None, description="whole numbers, both ends included")
+    choice: list[Any] | None = None
+
+    @field_validator("uniform", "log", "integer", mode="before")
+    @classmethod
+    def _pair(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = self.model_dump(exclude_none=True)
+        if len(given) != 1:
+            raise ValueError("give one of uniform, log, integer and choice")
+        ((kind, values),) = given.items()
+        if kind == "choice" and len(values) < 2:
+            raise ValueError("a choice needs at least two values")
+        if kind != "choice" and not (values[0] < values[1] and (kind != "log" or values[0] > 0)):
+            raise ValueError(f"{kind} needs two numbers, the smaller one first" + (" and above 0" * (kind == "log")))
+        return self
+
+
+class TuneOn(BaseModel):
+    """What a setting is judged by: never the seeds of the final trials, nor all tasks."""
+
+    model_config = STRICT
+    tasks: int = Field(ge=1, description="the first tasks of the stream")
+    seeds: int = Field(1, ge=1, le=100, description="how many seeds, from the first that no final trial has")
+
+
+class Tried(BaseModel):
+    """One setting and its score; None: it failed."""
+
+    model_config = STRICT
+    set: dict[str, Any]
+    value: float | None
+
+
+class Chosen(Adjustment):
+    """What a search found for some of the trials."""
+
+    value: float
+    tried: list[Tried]
+
+
+class Search(BaseModel):
+    """Fields whose values are found by trying, for each combination of `per` on its own."""
+
+    model_config = STRICT
+    algorithm: Literal["random", "optuna"] = "random"
+    samples: int = Field(ge=1, le=10_000, description="settings tried per combination")
+    metric: str = "final_accuracy"
+    space: dict[str, Space] = Field(min_length=1)
+    tune_on: TuneOn
+    per: list[str] | None = Field(None, description="fields of the grid; default: all but the seed")
+    seed: int = Field(0, ge=0, lt=2**32, description="of the search itself")
+    chosen: list[Chosen] = Field(default_factory=list, description="its outcome; written when the search is over")
+
+
 class SweepFile(BaseModel):
     """The keys of a sweep file."""
 
@@ -71,6 +135,7 @@ class SweepFile(BaseModel):
     grids: list[dict[str, Any]] = Field(default_factory=list)
     adjust: list[Adjustment] = Field(default_factory=list)
     exclude: list[dict[str, Any]] = Field(default_factory=list)
+    search: Search | None = None
     resources: Resources = Field(default_factory=Resources)
     retries: int = Field(2, ge=0)
     report: ReportSpec = Field(default_factory=ReportSpec)

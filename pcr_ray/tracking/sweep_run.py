@@ -17,7 +17,7 @@ from pcr_ray.tracking.store import Store
 
 PACKAGES = ("torch", "torchvision", "ray", "mlflow", "numpy", "scikit-learn", "pillow")
 FIGURES = "figures"  # folder of a report
-REPORT_FILES = ("results.csv", "comparisons.csv", "report.md", "report.html", "table.tex")
+REPORT_FILES = ("results.csv", "comparisons.csv", "search.csv", "report.md", "report.html", "table.tex")
 
 
 class SweepRun:
