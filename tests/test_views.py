@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pcr_ray.analysis import document, tables
+from pcr_ray.analysis import document, tables, words
 from pcr_ray.analysis.results import Answer, collect
 from pcr_ray.analysis.style import WIDE
 from pcr_ray.analysis.views import VIEWS, balance, heat_map, proxies, stages
@@ -75,6 +75,12 @@ def test_old_knowledge_begins_with_the_second_task_and_new_knowledge_with_it(ans
 
 def test_a_heat_map_is_the_mean_matrix(answer: Answer) -> None:
     assert heat_map.shape(answer, answer.cells[0]) == [[80.5], [60.5, 40.5]]
+
+
+def test_the_answer_says_what_share_the_newest_classes_received(answer: Answer) -> None:
+    (text,) = words.of_proxies(answer)
+    assert "newest classes received: PCR 77.8 ± 0.0 %, PCR 77.8 ± 0.0 %, ER" in text, text  # 35 of 45, at both x
+    assert text.endswith("An even share is 50 %.")
 
 
 def test_bars_are_the_proxies_of_the_last_task_with_the_newest_classes_apart(answer: Answer) -> None:

@@ -99,8 +99,20 @@ def _state(answer: Answer) -> list[Block]:
             f"{tables.metric_of(answer).label}: {tables.seeds(answer)}. The best is bold, the second underlined."
         ),
     ]
-    notes = [*words.sentences(answer), describe(answer.study), words.beside_the_paper(answer), tables.code_note(answer)]
+    notes = [
+        *words.of_proxies(answer),
+        *words.sentences(answer),
+        describe(answer.study),
+        words.beside_the_paper(answer),
+        tables.code_note(answer),
+    ]
     return [Paragraph(note) for note in notes if note] + blocks
+
+
+def _notes(answer: Answer) -> list[str]:
+    """The answer in words, and what must be known with it."""
+    notes = [*words.of_proxies(answer), *words.sentences(answer), describe(answer.study)]
+    return [note for note in (*notes, words.beside_the_paper(answer), tables.code_note(answer)) if note]
 
 
 def shared(study: Study) -> str:
@@ -209,7 +221,12 @@ def show(answer: Answer, console: Console) -> None:
             title = f"{tables.metric_of(view).label}, {tables.seeds(view)}" + (f": {heading}" if heading else "")
             console.print(title, markup=False, soft_wrap=True)
             console.print(_console_table(tables.table(view, cells)))
-        for note in (*words.sentences(view), words.beside_the_paper(view), tables.code_note(view)):
+        for note in (
+            *words.of_proxies(view),
+            *words.sentences(view),
+            words.beside_the_paper(view),
+            tables.code_note(view),
+        ):
             if note:
                 console.print(note, markup=False, soft_wrap=True)
     for identity, reason in answer.failed.items():

@@ -204,3 +204,11 @@ def label(cell: Cell, study: Study) -> str:
     if study.spec.report.series == "method":
         name = METHODS.get(name).title if name in METHODS else name
     return name + CLASSIFIERS[cell.classifier].suffix
+
+
+def scale(study: Study) -> str:
+    """`on 20 % of the training images` where all trials are scaled down; empty where they are not, or differ."""
+    fractions = {trial.fraction for trial in study.trials.values()}
+    if len(fractions) != 1 or fractions == {1.0}:
+        return ""
+    return f"on {100 * fractions.pop():g} % of the training images"

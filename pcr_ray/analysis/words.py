@@ -13,9 +13,9 @@ from typing import Any
 
 from pcr_ray.analysis import tables
 from pcr_ray.analysis.comparisons import TOO_FEW, columns, paired
-from pcr_ray.analysis.results import Answer, Panel, x_field
-from pcr_ray.analysis.stats import Estimate
-from pcr_ray.study.load import Study
+from pcr_ray.analysis.results import Answer, Panel, label, scale, x_field
+from pcr_ray.analysis.stats import Estimate, estimate
+from pcr_ray.analysis.views import proxies
 from pcr_ray.text import count
 
 LEADS, NOT_SEPARATED, TOO_FEW_SEEDS, NONE_SHARED = "leads", "not separated", "too few seeds", "no seed in common"
@@ -31,14 +31,6 @@ class Claim:
     first: str
     second: str
     difference: Estimate
-
-
-def scale(study: Study) -> str:
-    """`on 20 % of the training images` where all trials are scaled down; empty where they are not, or differ."""
-    fractions = {trial.fraction for trial in study.trials.values()}
-    if len(fractions) != 1 or fractions == {1.0}:
-        return ""
-    return f"on {100 * fractions.pop():g} % of the training images"
 
 
 def claims(answer: Answer) -> list[Claim]:
@@ -133,3 +125,22 @@ def beside_the_paper(answer: Answer) -> str:
     text = f"{agree} of {count(judged, 'cell')} agree with the paper's: the intervals overlap." if judged else ""
     left = f"Without an interval to judge by: {count(alone, 'cell')}." if alone else ""
     return " ".join(part for part in (text, left) if part)
+
+
+def of_proxies(answer: Answer) -> list[str]:
+    """How much of the gradient the newest classes' proxies received, beside an even share; one string per panel."""
+    found = []
+    for panel, cells in tables.panels(answer) if "proxies" in answer.study.spec.report.figures else []:
+        texts, share = [], 0.0
+        for cell in cells:
+            newest, shares = proxies.newest_classes(answer, cell), proxies.shares(answer, cell)
+            if shares:
+                share = 100 * newest / len(proxies.shape(answer, cell))
+                texts.append(f"{label(cell, answer.study)} {tables.number(estimate(shares))} %")
+        if texts:
+            place = f"{tables.heading(panel)}: " if panel else ""
+            found.append(
+                f"{place}Of the gradient that the proxies of all classes received in the last task, those of the "
+                f"newest classes received: {', '.join(texts)}. An even share is {share:.0f} %."
+            )
+    return found

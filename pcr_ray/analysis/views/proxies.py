@@ -7,10 +7,9 @@ from statistics import fmean
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pcr_ray.analysis.results import Answer, Cell, Panel, label
+from pcr_ray.analysis.results import Answer, Cell, Panel, label, scale
 from pcr_ray.analysis.style import COLOURS, WIDE, grid_of, legend
 from pcr_ray.analysis.views._plot import Plot
-from pcr_ray.analysis.words import scale
 
 COLUMNS = 2
 
@@ -32,6 +31,13 @@ def shape(answer: Answer, cell: Cell) -> list[float]:
     """Mean over the seeds, by class in the order of arrival."""
     runs = [g for i in cell.trials if (g := answer.runs[i].proxy_gradients)]
     return [fmean(values) for values in zip(*runs)] if runs else []
+
+
+def shares(answer: Answer, cell: Cell) -> list[float]:
+    """Of the newest classes in the whole, in percent, one per seed."""
+    newest = newest_classes(answer, cell)
+    runs = [g for i in cell.trials if (g := answer.runs[i].proxy_gradients) and sum(g)]
+    return [100 * sum(g[-newest:]) / sum(g) for g in runs]
 
 
 def newest_classes(answer: Answer, cell: Cell) -> int:
