@@ -49,7 +49,10 @@ def load(
 
 
 def run(study: Study, options: RunOptions | None = None) -> Status:
-    """Run what is left of a study and write its report; FINISHED, FAILED (some trials) or KILLED (some are left)."""
+    """Run what is left of a study and write its report; FINISHED, FAILED (some trials) or KILLED.
+
+    KILLED means that the same call continues: trials are left to run, or numbers to be delivered to MLflow.
+    """
     options = options or RunOptions()
     store = Store(tracking_uri(options.tracking_uri))
     folder = options.folder(study.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
@@ -44,6 +45,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def entry() -> None:
+    # A trainable beside the sweep file is found as with python -m; at the end, so that it hides nothing installed.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     sys.exit(run(main))
 
 

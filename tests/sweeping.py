@@ -40,8 +40,9 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     """Workers import `tests.faulty` and find its control folder; no colours, wide lines."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW")}
     path = {"PYTHONPATH": str(REPOSITORY), "FAULTY_CONTROL": str(folder), "COLUMNS": "200", "NO_COLOR": "1"}
-    # Workers are polite by default (nice 15), which lets them starve on a busy test machine.
-    return clean | path | {"RAY_worker_niceness": "0"} | more
+    # Workers are polite by default (nice 15), which lets them starve on a busy test machine, and Ray kills them where
+    # memory is short, which may be somebody else's doing.
+    return clean | path | {"RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"} | more
 
 
 def run_sweep(folder: Path, root: Path, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
@@ -82,9 +83,13 @@ def kill_everything(process: subprocess.Popen[str]) -> None:
     process.wait(30)
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 300) -> None:
+def wait_for(
+    condition: Callable[[], bool], what: str, seconds: float = 300, doer: subprocess.Popen[str] | None = None
+) -> None:
+    """`doer` is the process that brings it about: not waited for once that has ended."""
     deadline = time.monotonic() + seconds
     while not condition():
+        assert doer is None or doer.poll() is None or condition(), f"it ended with {doer.poll()} without {what}"
         assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
         time.sleep(0.2)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from pcr_ray.console import run
 from pcr_ray.datasets import DATASETS
 from pcr_ray.listing import methods_markdown, presets_markdown
 from pcr_ray.methods import METHODS
+from tests.sweeping import environment, sweep_file
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -33,6 +36,18 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 def test_an_unknown_command_suggests_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(main, ["swep"]) == 2
     assert "did you mean 'sweep'" in capsys.readouterr().err
+
+
+def test_a_trainable_in_the_working_folder_is_found_by_the_installed_command(tmp_path: Path) -> None:
+    """Which is a file elsewhere: that one's folder is on Python's path, not the working one."""
+    script = tmp_path / "bin/pcr-ray"
+    script.parent.mkdir()
+    script.write_text("from pcr_ray.cli import entry\nentry()\n")
+    (tmp_path / "mine.py").write_text("class Mine: pass\n")
+    sweep_file(tmp_path, trainable="mine:Mine")
+    command = [sys.executable, script, "sweep", "tiny.yaml", "--dry-run"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "4 to run" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_port_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

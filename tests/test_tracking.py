@@ -231,14 +231,30 @@ def test_credentials_are_redacted(uri: str) -> None:
     assert "secret" not in shown and "ret@" not in shown and "host" in shown and "refused" in shown
 
 
-def test_the_default_store_is_absolute_and_nonsense_is_refused(monkeypatch, tmp_path: Path) -> None:
+def test_the_default_store_is_absolute(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     assert tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
     assert tracking_uri() == "http://somewhere" and tracking_uri("sqlite:///a.db") == f"sqlite:///{tmp_path}/a.db"
-    with pytest.raises(InputError, match="expected http"):
-        tracking_uri("mlflow.db")
+    assert tracking_uri("postgresql+psycopg2://u:p@h/d") == "postgresql+psycopg2://u:p@h/d"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["mlflow.db", "foo://host/x", "file:///tmp/x", "s3://bucket/x", "sqlite:mlflow.db", "sqlite://", "http://",
+     "http:/localhost:5000", "c:/x/y"],
+)  # fmt: skip
+def test_a_tracking_uri_that_names_no_store_is_refused(uri: str) -> None:
+    with pytest.raises(InputError, match="expected http://HOST:PORT"):
+        tracking_uri(uri)
+
+
+@pytest.mark.parametrize("uri", ["postgresql+nothing://me:secret@host/db", "mssql+nothing://me:secret@host/db"])
+def test_a_database_driver_that_is_not_installed_is_the_users_to_correct(uri: str) -> None:
+    with pytest.raises(InputError, match="which must be installed here") as refused:
+        Store(tracking_uri(uri)).open()
+    assert "secret" not in str(refused.value)
 
 
 def test_a_status_is_plain_text_in_the_spool() -> None:

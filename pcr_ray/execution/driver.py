@@ -48,7 +48,9 @@ class Result:
 
     @property
     def status(self) -> Status:
-        return Status.KILLED if self.stopped else Status.FAILED if self.failed else Status.FINISHED
+        return (
+            Status.KILLED if self.stopped or not self.delivered else Status.FAILED if self.failed else Status.FINISHED
+        )
 
 
 @contextlib.contextmanager
@@ -159,8 +161,8 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     delivered = courier.close(options.flush_seconds)
     if not delivered:
         console.print(
-            f"MLflow is away ({courier.trouble}): the numbers wait in {spool.folder} and are delivered "
-            "when this command is run again",
+            f"MLflow is away ({courier.trouble}): the numbers wait in {spool.folder}, and there is no report yet; "
+            "when MLflow is back, run the same command again: it delivers them and writes the report",
             soft_wrap=True, markup=False,
         )  # fmt: skip
     return Result(failed, stopped, delivered, sweep_run)

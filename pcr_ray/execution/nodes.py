@@ -9,7 +9,7 @@ from typing import Any
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import prepare
-from pcr_ray.errors import PcrRayError, problems_error
+from pcr_ray.errors import NotNowError, PcrRayError, problems_error
 from pcr_ray.execution.storage import marked, problem
 from pcr_ray.execution.tuner import load_trainable
 from pcr_ray.provenance import changed, code_of
@@ -29,6 +29,7 @@ def check(trials: Iterable[TrialConfig], trainable: str, storage: str, root: Pat
     nodes = {n["NodeID"]: _name(n) for n in ray.nodes() if n["Alive"] and _fits(n["Resources"], resources)}
     look = ray.remote(num_cpus=0, max_retries=0)(examine)
     problems: list[str] = []
+    passing: list[str] = []
     with marked(storage) as mark:
         pending = {
             look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
@@ -43,10 +44,14 @@ def check(trials: Iterable[TrialConfig], trainable: str, storage: str, root: Pat
                 console.print(f"waiting for {slow} to prepare data", soft_wrap=True, markup=False)
             for answer in ready:
                 node = pending.pop(answer)
-                problems += [f"{nodes[node]}: {problem}" for problem in _answer(answer, node)]
-    if problems:
-        bad = len({problem.partition(":")[0] for problem in problems})
-        raise problems_error(f"{bad} of {count(len(nodes), 'node')} cannot run this", sorted(problems))
+                try:
+                    problems += [f"{nodes[node]}: {problem}" for problem in _answer(answer, node)]
+                except NotNowError as error:
+                    passing.append(f"{nodes[node]}: {error}")
+    if problems or passing:
+        bad = len({problem.partition(":")[0] for problem in problems + passing})
+        told = problems_error(f"{bad} of {count(len(nodes), 'node')} cannot run this", sorted(problems + passing))
+        raise told if problems else NotNowError(f"{told}\n  Nothing was run: run the same command again later.")
 
 
 def _fits(node: dict[str, float], resources: Resources) -> bool:
@@ -60,12 +65,15 @@ def _name(node: dict[str, Any]) -> str:
 
 def _answer(answer: Any, node: str) -> list[str]:
     import ray
+    from ray.exceptions import OutOfMemoryError, WorkerCrashedError
 
     try:
         return ray.get(answer)
     except Exception as error:  # it did not even start there
         if not any(n["NodeID"] == node and n["Alive"] for n in ray.nodes()):
             return []  # gone meanwhile: no trial will run there
+        if isinstance(error, (OutOfMemoryError, WorkerCrashedError)):
+            raise NotNowError(f"the check was killed there: {first_line(error)}") from None
         missing = next((line.strip() for line in str(error).splitlines() if "No module named" in line), None)
         if missing:
             return [

@@ -17,6 +17,7 @@ from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.text import first_line, redact
 from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, Tag, TrialRun
 
+SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 PAGE = 1000
 IDENTITIES_PER_REQUEST = 200
 LOCKED_PATIENCE = 60.0  # seconds that a locked database is waited for at the start
@@ -35,8 +36,12 @@ def tracking_uri(given: str | None = None) -> str:
     uri = given or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         return f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
-    if not urlsplit(uri).scheme:
-        raise InputError(f"tracking URI '{redact(uri)}': expected http://..., sqlite:///FILE or another database's URI")
+    scheme, place = urlsplit(uri).scheme.partition("+")[0], urlsplit(uri).netloc + urlsplit(uri).path.lstrip("/")
+    if scheme not in SCHEMES or "://" not in uri or not place:
+        raise InputError(
+            f"tracking URI '{redact(uri)}': expected http://HOST:PORT, sqlite:///FILE or another database's URI "
+            "(postgresql+psycopg2://..., mysql+pymysql://..., ...)"
+        )
     return uri
 
 
@@ -103,12 +108,23 @@ class Store:
         while True:
             try:
                 with self.guarded():
-                    _ = self.experiment
+                    self._first_use()
                 return
             except NotNowError as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(1)
+
+    def _first_use(self) -> None:
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            _ = self.experiment
+        except (ArgumentError, ModuleNotFoundError) as error:  # no URL of a database, or no driver for it here
+            raise InputError(
+                f"tracking URI '{redact(self.uri)}': {first_line(error)}\n  The word after + names the driver, "
+                "which must be installed here: for postgresql+psycopg2://..., pip install psycopg2-binary."
+            ) from None
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:

@@ -38,6 +38,7 @@ AccountingStorageType=accounting_storage/none
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=30
+FirstJobId={job}
 NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port={first}-{last} CPUs=4 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -69,7 +70,9 @@ class Slurm:
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o400)
         first = 17001 + os.getpid() % 4000 * 4
-        config = CONFIG.format(host=socket.gethostname(), folder=folder, port=first, first=first + 1, last=first + 2)
+        job = 1000 + os.getpid() % 60000 * 1000  # jobs have folders by their number: not those of another test's Slurm
+        ports = {"port": first, "first": first + 1, "last": first + 2}
+        config = CONFIG.format(host=socket.gethostname(), folder=folder, job=job, **ports)
         (folder / "slurm.conf").write_text(config)
         munge = f"--socket={folder}/munge.sock --key-file={folder}/munge.key --pid-file={folder}/munge.pid"
         munge += f" --log-file={folder}/munge.log --seed-file={folder}/munge.seed"

@@ -30,7 +30,7 @@ def test_trials_spread_over_the_nodes_and_have_one_nodes_numbers(
     (lan.shared / "slow").touch()  # until all have work: one that is slow to start would find nothing left
     sweep_file(folder, **RECORDING)
     driver = lan.start(folder, "--storage", folder / "checkpoints")
-    wait_for(lambda: hosts_of(lan, "begun") == {"h1", "h2", "h3"}, "a task on every host")
+    wait_for(lambda: hosts_of(lan, "begun") == {"h1", "h2", "h3"}, "a task on every host", doer=driver)
     (lan.shared / "slow").unlink()
     assert driver.wait(300) == 0, (folder / "out.txt").read_text()
     assert "running 3 trials at once" in (folder / "out.txt").read_text()
@@ -47,13 +47,13 @@ def test_lost_added_and_drained_nodes_and_a_killed_driver_cost_at_most_the_tasks
     (lan.shared / "slow").touch()
     sweep_file(folder, **RECORDING)
     driver = lan.start(folder, "--storage", folder / "checkpoints")
-    wait_for(lambda: hosts_of(lan, "ended") == {"h1", "h2", "h3"}, "a task on every host")
+    wait_for(lambda: hosts_of(lan, "ended") == {"h1", "h2", "h3"}, "a task on every host", doer=driver)
     lan.hosts["h2"].kill("raylet/raylet")
     lan.join("h4")
-    wait_for(lambda: "h4" in hosts_of(lan, "ended"), "a task on the new host")
+    wait_for(lambda: "h4" in hosts_of(lan, "ended"), "a task on the new host", doer=driver)
     lan.hosts["h3"].drain()
     lan.hosts["h3"].ray.wait(120)
-    wait_for(lambda: len(lan.tasks("begun")) > 20, "more tasks")
+    wait_for(lambda: len(lan.tasks("begun")) > 20, "more tasks", doer=driver)
     running = len(lan.tasks("begun")) - len(lan.tasks("ended"))
     tell(driver, signal.SIGKILL)
     assert driver.wait(30) != 0
@@ -77,9 +77,9 @@ def test_a_lost_head_is_told_and_a_new_one_continues(
 ) -> None:
     lan.three_nodes()
     (lan.shared / "slow").touch()
-    sweep_file(folder, **(RECORDING | {"grid": GRID | {"seed": [0, 1, 2]}}))
+    sweep_file(folder, **(RECORDING | {"grid": GRID | {"seed": [0, 1]}}))
     driver = lan.start(folder, "--storage", folder / "checkpoints", on=on)
-    wait_for(lambda: len(lan.tasks("ended")) > 4, "some tasks")
+    wait_for(lambda: len(lan.tasks("ended")) > 3, "some tasks", doer=driver)
     lan.head.kill("gcs_server")
     lan.head.kill("raylet/raylet")
     began = time.monotonic()
@@ -94,8 +94,8 @@ def test_a_lost_head_is_told_and_a_new_one_continues(
     code, text = lan.sweep(folder, "--storage", folder / "checkpoints")
     assert code == 0, text
     numbers = histories(store(folder))
-    assert len(numbers) == 6 and numbers == {name: one_nodes_numbers[name] for name in numbers}
-    assert len(lan.tasks("ended")) == 6 * TINY["tasks"] and before, "it continued from the checkpoints"
+    assert len(numbers) == 4 and numbers == {name: one_nodes_numbers[name] for name in numbers}
+    assert len(lan.tasks("ended")) == 4 * TINY["tasks"] and before, "it continued from the checkpoints"
 
 
 def statuses(folder: Path) -> set[str]:

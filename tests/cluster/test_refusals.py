@@ -90,10 +90,23 @@ def test_a_head_without_cpus_and_a_worker_that_joins_later(lan: Lan, folder: Pat
     assert code == 75 and "no node that can run a trial came within --wait 0.05 minutes" in text, text
     assert recorded(folder) == 0
     driver = lan.start(folder)
-    wait_for(lambda: "waiting for nodes" in (folder / "out.txt").read_text(), "the line about waiting", 90)
+    wait_for(lambda: "waiting for nodes" in (folder / "out.txt").read_text(), "the line about waiting", 90, driver)
     lan.join("h2")
     assert driver.wait(200) == 0, (folder / "out.txt").read_text()
     assert {r.data.tags["pcr_ray.node"] for r in children(f"sqlite:///{folder}/mlflow.db").values()} == {"h2"}
+
+
+def test_a_node_that_is_short_of_memory_is_told_as_such(lan: Lan, folder: Path) -> None:
+    """Ray kills what runs there: nothing that another version or option would mend."""
+    lan.off()
+    lan.join("h1", cpus=0)
+    lan.join("h2", RAY_memory_usage_threshold="0", RAY_memory_monitor_refresh_ms="100")
+    sweep_file(folder, grid=SMALL)
+    code, text = lan.sweep(folder)
+    assert code == 75 and "1 of 1 node cannot run this" in text, text
+    (problem,) = problems(text)
+    assert problem.startswith("h2: the check was killed there: ") and "memory" in problem, text
+    assert "run the same command again later" in text and recorded(folder) == 0
 
 
 def test_storage_that_nodes_do_not_share_is_refused(lan: Lan, folder: Path) -> None:
@@ -173,6 +186,14 @@ def test_a_wrong_token_leaves_no_record(lan: Lan, folder: Path) -> None:
     assert recorded(folder) == 0
 
 
+def test_a_tracking_store_that_does_not_answer_is_told_before_the_cluster_is_joined(lan: Lan, folder: Path) -> None:
+    lan.three_nodes()
+    sweep_file(folder, grid=SMALL)
+    code, text = lan.sweep(folder, "--tracking-uri", "http://me:secret@10.77.0.11:9")
+    assert code == 75 and "the tracking store http://***@10.77.0.11:9 cannot be used: " in text, text
+    assert "Start it and run the same command again" in text and len(text.splitlines()) == 2, text
+
+
 VERSION = """
 import json
 from ray._raylet import GcsClient
@@ -224,10 +245,10 @@ def test_a_full_cluster_is_waited_for_as_long_as_asked(
     code, text = lan.sweep(folder, "--wait", "0.2")
     assert code == 75, text
     assert "waiting for resources" in text and "a trial needs 1 CPU; of 3 CPU 0 are free" in text
-    assert "no trial could start within --wait 0.2 minutes" in text and "failed" not in text.partition("waiting")[2]
+    assert "no trial could start within --wait 0.2 minutes" in text and "--rerun failed" not in text
     assert not [r for r in children(f"sqlite:///{folder}/mlflow.db").values() if r.info.status != "KILLED"]
     driver = lan.start(folder)
-    wait_for(lambda: "waiting for resources" in (folder / "out.txt").read_text(), "the line about waiting", 90)
+    wait_for(lambda: "waiting for resources" in (folder / "out.txt").read_text(), "the line about waiting", 90, driver)
     tell(held, signal.SIGKILL)
     assert driver.wait(200) == 0, (folder / "out.txt").read_text()
     assert {r.info.status for r in children(f"sqlite:///{folder}/mlflow.db").values()} == {"FINISHED"}

@@ -54,7 +54,7 @@ def test_a_sweep_continues_from_its_checkpoints_on_s3(
     storage = f"s3://bucket/some/where?{ENDPOINT}"
     (lan.shared / "slow").touch()
     driver = lan.start(folder, "--storage", storage)
-    wait_for(lambda: len(lan.tasks("ended")) >= 3, "some tasks")
+    wait_for(lambda: len(lan.tasks("ended")) >= 3, "some tasks", doer=driver)
     tell(driver, signal.SIGINT)
     assert driver.wait(120) == 75, (folder / "out.txt").read_text()
     (lan.shared / "slow").unlink()

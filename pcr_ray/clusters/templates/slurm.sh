@@ -94,7 +94,8 @@ start_ray() {  # the head here, then the others; fails if one of them is not the
     for name in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
         [[ $name == "$SLURMD_NODENAME" ]] || srun_node "$name"
     done
-    ((nodes == 1)) || "$PCR_PYTHON" -c '
+    # Ray has no time limit of its own for a head that does not answer.
+    ((nodes == 1)) || timeout $((start_seconds + 60)) "$PCR_PYTHON" -c '
 import sys, time
 import ray
 
