@@ -76,7 +76,7 @@ def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Re
         found = answer(study, store)
         document.write(found, folder)
         with store.guarded():
-            result.sweep_run.conclude(folder, result.status, document.note(found))
+            result.sweep_run.conclude(folder, result.status, document.note(found), _summary(found))
     except PcrRayError as error:  # the trials are done and recorded: only the report is not
         with contextlib.suppress(Exception):
             result.sweep_run.close(result.status)
@@ -86,6 +86,25 @@ def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Re
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False)
     where = f" --tracking-uri {redact(options.tracking_uri)}" if options.tracking_uri else ""
     console.print(f"compare in the browser: pcr-ray ui{where}", soft_wrap=True, markup=False)
+
+
+def _summary(answer: Answer) -> tuple[dict[str, float], str]:
+    """A sweep at a glance: trials done and failed, the best single trial, the best mean and whose it is."""
+    from pcr_ray.analysis.results import label, x_field
+    from pcr_ray.metrics import METRICS
+
+    study, y = answer.study, answer.study.spec.report.y
+    numbers: dict[str, float] = {"trials": len(study.trials), "trials_done": len(answer.runs)}
+    numbers["trials_failed"] = len(answer.failed)
+    if not answer.cells:
+        return numbers, ""
+    best = min if METRICS[y].lower_is_better else max
+    leader = best(answer.cells, key=lambda cell: cell.estimate.mean)
+    numbers[f"best_{y}"] = best(value for cell in answer.cells for value in cell.values.values())
+    numbers[f"leading_{y}"] = leader.estimate.mean
+    place = [*leader.panel, *([(x_field(study), leader.x)] if x_field(study) else [])]
+    where = f" at {', '.join(f'{name} {value}' for name, value in place)}" if place else ""
+    return numbers, label(leader, study) + where
 
 
 def find(name: str | Path | Study, store: Store, overrides: Sequence[str] = ()) -> Study:
