@@ -79,7 +79,7 @@ def test_children_hang_under_one_parent_with_params_and_artifacts(undisturbed) -
         files = {a.path for a in client.list_artifacts(run.info.run_id)}
         assert {"accuracy_matrix.csv", "accuracy_matrix.png", "config.json"} <= files
         assert run.data.metrics["final_accuracy"] == run.data.metrics["average_accuracy"]
-        assert len(client.get_metric_history(run.info.run_id, "ncm_average_accuracy")) == 3
+        assert len(client.get_metric_history(run.info.run_id, "ncm/average_accuracy")) == 3
 
 
 def test_the_same_command_again_runs_nothing_and_more_seeds_run_only_the_new(undisturbed, root: Path) -> None:
@@ -139,7 +139,7 @@ def test_failing_trials_are_retried_then_reported_and_the_others_finish(tmp_path
     assert result.returncode == 1, result.stdout + result.stderr
     runs = children(store(tmp_path))
     assert [runs[f"pcr seed={s}"].info.status for s in range(3)] == ["FINISHED", "FAILED", "FAILED"]
-    assert "made to fail" in runs["pcr seed=1"].data.tags["pcr_ray.reason"] and "made to fail" in result.stdout
+    assert "made to fail" in runs["pcr 1 (method, seed)"].data.tags["pcr_ray.reason"] and "made to fail" in result.stdout
     attempts = (tmp_path / "attempts.txt").read_text().split("\n")
     assert attempts.count("1 0") == 1 and attempts.count("1 1") == 2, "retried once, from its checkpoint"
     assert attempts.count("2 0") == 2

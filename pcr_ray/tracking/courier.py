@@ -179,6 +179,7 @@ class Courier:
                 state["steps"].append(event["task"])
                 when = event["time"], event["task"]
                 metrics += [Metric(shown(key), value, *when) for key, value in event["metrics"].items()]
+        metrics.sort(key=lambda metric: "/" in metric.key)  # the UI's list has them as they came: the main ones first
         for i in range(0, len(metrics), 1000):
             self.store.client.log_batch(run, metrics=metrics[i : i + 1000])
 

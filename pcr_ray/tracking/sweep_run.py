@@ -99,7 +99,7 @@ class SweepRun:
 
         client, now = self.store.client, int(time.time() * 1000)
         links = views.markdown(self.store.experiment, self.run_id, self.study.name)
-        note = note[: TAG_LIMIT - len(links) - 2] + "\n\n" + links
+        note = f"{links}\n\n{note}"[:TAG_LIMIT]  # first: the UI folds what comes later
         numbers, leader = summary or ({}, "")
         tags = {Tag.NOTE: note, Tag.LEADER: leader}
         metrics = [Metric(key, value, now, 0) for key, value in numbers.items()]
