@@ -131,8 +131,8 @@ def existing_store(uri: str | None = None) -> Store:
     store = Store(tracking_uri(uri))
     if store.missing_file:
         raise InputError(
-            f"there is no record yet: {store.missing_file} does not exist; go to the folder of your sweeps, name another "
-            "store with --tracking-uri or MLFLOW_TRACKING_URI, or run a sweep first"
+            f"there is no record yet: {store.missing_file} does not exist; go to the folder of your sweeps, name "
+            "another store with --tracking-uri or MLFLOW_TRACKING_URI, or run a sweep first"
         )
     store.open()
     return store

@@ -68,7 +68,8 @@ def _state(sweep: SweepInfo | None) -> str:
     told = sweep.progress
     if not told:
         return f"running, began {ago}"
-    return f"running on {told.get('host')}: {told.get('headline')}; last ({ago}): {told.get('last')}"
+    last = f"; last: {told['last']}" if told.get("last") else ""
+    return f"running on {told['host']}: {told['headline']}{last} (told {ago})"
 
 
 def _counts(total: int, runs: dict[str, TrialRun]) -> None:

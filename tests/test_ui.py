@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -21,7 +20,10 @@ from tests.sweeping import environment, run_sweep, sweep_file
 pytestmark = pytest.mark.slow
 
 # As root it needs --no-sandbox; the others keep it from looking for hosts that are not there.
-FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync".split()
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 PATIENCE = 120_000  # ms for a page, on a machine that has other things to do
 QUESTION = "Does PCR lead?"
 
@@ -48,7 +50,7 @@ def free_port() -> int:
 def links(record: Path) -> Iterator[dict[str, str]]:
     """What `pcr-ray ui tiny` prints once it serves, by name; stopped by Ctrl-C it ends quietly."""
     command = [sys.executable, "-u", "-m", "pcr_ray", "ui", "tiny", "--port", str(free_port())]
-    before = set(os.listdir(record))
+    before = set(record.iterdir())
     server = subprocess.Popen(
         command, cwd=record, env=environment(record), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -64,7 +66,7 @@ def links(record: Path) -> Iterator[dict[str, str]]:
     server.send_signal(signal.SIGINT)
     rest = server.communicate(timeout=60)[0]
     assert server.returncode == 0 and rest.split() == ["stopped"], rest
-    assert set(os.listdir(record)) == before
+    assert set(record.iterdir()) == before
 
 
 @pytest.fixture(scope="module")
@@ -151,4 +153,4 @@ def test_a_wrong_folder_is_told_and_gets_no_record(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pcr_ray", "ui"]
     said = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
     assert said.returncode == 2 and str(tmp_path / "mlflow.db") in said.stderr and "--tracking-uri" in said.stderr
-    assert not os.listdir(tmp_path)
+    assert not list(tmp_path.iterdir())

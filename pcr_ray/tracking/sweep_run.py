@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,6 +56,7 @@ class SweepRun:
         client = self.store.client
         client.update_run(self.run_id, status=Status.RUNNING)
         tags = {Tag.NOTE: self.study.spec.description, Tag.COMMIT: commit() or ""} | source_tags("pcr-ray sweep")
+        tags[Tag.PROGRESS] = json.dumps({"time": time.time(), "host": socket.gethostname(), "headline": "starting"})
         client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items() if value])
         inputs = [DatasetInput(Dataset(name, print_, "pcr_ray", name), []) for name, print_ in (data or {}).items()]
         client.log_inputs(self.run_id, inputs)
