@@ -106,6 +106,7 @@ def test_a_stopped_sweep_says_75_and_continues_to_the_same_numbers(
     assert busy.returncode == 75 and "another process" in busy.stderr
     process.send_signal(stop)
     assert process.wait(120) == 75, (tmp_path / "out.txt").read_text()
+    assert (tmp_path / "out.txt").read_text().count("stopping, saving") == 1
     assert {r.info.status for r in children(store(tmp_path)).values()} <= {"KILLED", "FINISHED"}
     (tmp_path / "slow").unlink()
     result = run_sweep(tmp_path, root)

@@ -7,8 +7,10 @@ and the courier's thread talks to MLflow.
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,17 +63,18 @@ class TuneTracker(Callback):
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Tune has its handler of Ctrl-C in place by now, and says nothing when it comes."""
-        if not self._listening and threading.current_thread() is threading.main_thread():
-            self._listening = True
-            tunes = signal.getsignal(signal.SIGINT)
+        """Tune has its handlers of stop signals in place by now, and says nothing when one comes."""
+        if self._listening or threading.current_thread() is not threading.main_thread():
+            return
+        self._listening = True
+        for number in (signal.SIGINT, signal.SIGUSR1):
+            tunes = signal.getsignal(number)
+            if callable(tunes):
+                signal.signal(number, functools.partial(self._told_to_stop, tunes))
 
-            def stop(number: int, frame: Any) -> None:
-                self.watcher.stopping()
-                if callable(tunes):
-                    tunes(number, frame)
-
-            signal.signal(signal.SIGINT, stop)
+    def _told_to_stop(self, tunes: Callable[..., Any], number: int, frame: Any) -> None:
+        self.watcher.stopping()
+        tunes(number, frame)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         identity = _identity(trial)

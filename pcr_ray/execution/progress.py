@@ -86,7 +86,9 @@ class Progress:
         self._line()
 
     def stopping(self) -> None:
-        """Told once, at Ctrl-C or another stop signal."""
+        """At Ctrl-C or another stop signal."""
+        if self.is_stopping:
+            return
         self.is_stopping = True
         text = "stopping, saving … (each trial continues from its last finished task; Ctrl-C again does not wait)"
         self.console.print(text, soft_wrap=True)
