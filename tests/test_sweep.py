@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -85,8 +86,12 @@ def test_children_hang_under_one_parent_with_params_and_artifacts(undisturbed) -
 def test_the_same_command_again_runs_nothing_and_more_seeds_run_only_the_new(undisturbed, root: Path) -> None:
     folder, _ = undisturbed
     before = {name: run.info.end_time for name, run in children(store(folder)).items()}
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     again = run_sweep(folder, root)
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert again.returncode == 0 and "4 done, 0 to run" in again.stdout
+    assert again.stdout.splitlines()[-8:] == undisturbed[1].stdout.splitlines()[-8:], "the same answer"
+    assert now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime < 5, "seconds of CPU"
     assert {name: run.info.end_time for name, run in children(store(folder)).items()} == before
     more = run_sweep(folder, root, "--set", "grid.seed=[0,1,2]")
     assert more.returncode == 0 and "4 done, 2 to run" in more.stdout

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
 from pcr_ray.text import count, redact
 from pcr_ray.tracking.courier import Courier
-from pcr_ray.tracking.runs import Status
+from pcr_ray.tracking.runs import Status, TrialRun
 from pcr_ray.tracking.spool import Spool
 from pcr_ray.tracking.store import Store, tracking_uri
 from pcr_ray.tracking.sweep_run import SweepRun
@@ -44,6 +44,8 @@ class Result:
     stopped: bool  # trials are left to run
     delivered: bool  # every number is in MLflow
     sweep_run: SweepRun
+    known: Mapping[str, TrialRun]  # what stood for each trial in the record before
+    ran: bool  # this invocation ran trials
 
     @property
     def status(self) -> Status:
@@ -149,7 +151,7 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
             "when this command is run again",
             soft_wrap=True, markup=False,
         )  # fmt: skip
-    return Result(failed, stopped, delivered, sweep_run)
+    return Result(failed, stopped, delivered, sweep_run, plan.runs, bool(plan.todo))
 
 
 def _begin(plan: Plan, sweep_run: SweepRun, options: RunOptions) -> None:

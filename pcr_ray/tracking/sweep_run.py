@@ -55,7 +55,9 @@ class SweepRun:
 
         client = self.store.client
         client.update_run(self.run_id, status=Status.RUNNING)
-        tags = {Tag.NOTE: self.study.spec.description, Tag.COMMIT: commit() or ""} | source_tags("pcr-ray sweep")
+        tags = {Tag.COMMIT: commit() or ""} | source_tags("pcr-ray sweep")
+        if Tag.NOTE not in client.get_run(self.run_id).data.tags:  # later it is the answer so far
+            tags[Tag.NOTE] = self.study.spec.description
         tags[Tag.PROGRESS] = json.dumps({"time": time.time(), "host": socket.gethostname(), "headline": "starting"})
         client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items() if value])
         inputs = [DatasetInput(Dataset(name, print_, "pcr_ray", name), []) for name, print_ in (data or {}).items()]
