@@ -9,18 +9,23 @@ frame = pcr_ray.results("quickstart")
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from rich.console import Console
 
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, PcrRayError
 from pcr_ray.execution import driver, search
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
+from pcr_ray.study.cells import x_field
 from pcr_ray.study.load import Study
 from pcr_ray.study.schema import NAME
 from pcr_ray.study.search import describe, searched
@@ -32,6 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pcr_ray.analysis.results import Answer
+
+
+KEPT = ".answer.json"  # beside a report: what was shown with it
 
 
 def load(
@@ -99,23 +107,80 @@ def _fields(values: Mapping[str, Any]) -> str:
 
 
 def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Result) -> None:
-    from pcr_ray.analysis import document  # pandas and matplotlib: a dry run does without
-
     folder = options.folder(study.name)
+    known = [run.run_id for run in result.known.values() if run.finished]
+    if not result.ran and (text := _kept(folder, _state(study, known, result.failed))) is not None:
+        with store.guarded():
+            result.sweep_run.close(result.status)
+        console.print(text, end="", markup=False, soft_wrap=True)
+        _point_to(folder, options)
+        return
+    from pcr_ray.analysis import document  # pandas, scipy and matplotlib: what needs no new report does without
+
     try:
         found = answer(study, store)
         document.write(found, folder)
         with store.guarded():
-            result.sweep_run.conclude(folder, result.status, document.note(found))
+            result.sweep_run.conclude(folder, result.status, document.note(found), _summary(found))
+        _keep(found, folder)
     except PcrRayError as error:  # the trials are done and recorded: only the report is not
         with contextlib.suppress(Exception):
             result.sweep_run.close(result.status)
         console.print(f"no report: {error}\n  python -m pcr_ray.report {study.name} writes it", markup=False)
         return
     document.show(found, console)
+    _point_to(folder, options)
+
+
+def _point_to(folder: Path, options: RunOptions) -> None:
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False)
     where = f" --tracking-uri {redact(options.tracking_uri)}" if options.tracking_uri else ""
-    console.print(f"compare in the browser: pcr-ray ui{where}", soft_wrap=True, markup=False)
+    console.print(f"compare in the browser: pcr-ray ui {folder.name}{where}", soft_wrap=True, markup=False)
+
+
+def _state(study: Study, finished: Iterable[str], failed: Mapping[str, str]) -> str:
+    """Of all that a report depends on: the study, the runs that it shows, and the code that writes it."""
+    sources = sorted((Path(__file__).parent / "analysis").rglob("*.py"))
+    parts = [study.to_yaml(), *sorted(finished), *map(str, sorted(failed.items())), *(f.read_text() for f in sources)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _keep(found: Answer, folder: Path) -> None:
+    """What was shown, for the next time that nothing has changed: a new report takes 2 s of CPU."""
+    from pcr_ray.analysis import document
+
+    text = io.StringIO()
+    document.show(found, Console(file=text, width=console.width, highlight=False))
+    state = _state(found.study, (run.run_id for run in found.runs.values()), found.failed)
+    (folder / KEPT).write_text(json.dumps({"state": state, "text": text.getvalue()}))
+
+
+def _kept(folder: Path, state: str) -> str | None:
+    """The text of the report that is there; None where it is not of this state."""
+    try:
+        kept = json.loads((folder / KEPT).read_text())
+        return kept["text"] if kept["state"] == state and (folder / "report.html").exists() else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _summary(answer: Answer) -> tuple[dict[str, float], str]:
+    """A sweep at a glance: trials done and failed, the best single trial, the best mean and whose it is."""
+    from pcr_ray.analysis.results import label
+    from pcr_ray.metrics import METRICS
+
+    study, y = answer.study, answer.metric
+    numbers: dict[str, float] = {"trials": len(study.trials), "trials_done": len(answer.runs)}
+    numbers["trials_failed"] = len(answer.failed)
+    if not answer.cells:
+        return numbers, ""
+    best = min if METRICS[y].lower_is_better else max
+    leader = best(answer.cells, key=lambda cell: cell.estimate.mean)
+    numbers[f"best_{y}"] = best(value for cell in answer.cells for value in cell.values.values())
+    numbers[f"leading_{y}"] = leader.estimate.mean
+    place = [*leader.panel, *([(x_field(study), leader.x)] if x_field(study) else [])]
+    where = f" at {', '.join(f'{name} {value}' for name, value in place)}" if place else ""
+    return numbers, label(leader, study) + where
 
 
 def find(name: str | Path | Study, store: Store, overrides: Sequence[str] = ()) -> Study:
@@ -142,7 +207,8 @@ def existing_store(uri: str | None = None) -> Store:
     store = Store(tracking_uri(uri))
     if store.missing_file:
         raise InputError(
-            f"there is no record yet: {store.missing_file} does not exist; run a sweep, or name another store"
+            f"there is no record yet: {store.missing_file} does not exist; go to the folder of your sweeps, name "
+            "another store with --tracking-uri or MLFLOW_TRACKING_URI, or run a sweep first"
         )
     store.open()
     return store

@@ -16,6 +16,8 @@ COMMANDS = {
     "submit": ("pcr_ray.submit:main", "run a sweep elsewhere: Slurm, a Ray cluster, Kubernetes"),
     "job": ("pcr_ray.submit:job", "status, logs and cancel of what was submitted"),
     "report": ("pcr_ray.report:main", "write a sweep's tables and figures from MLflow"),
+    "status": ("pcr_ray.status:main", "how a running or ended sweep fares"),
+    "list": ("pcr_ray.status:sweeps", "list the sweeps of a store"),
     "ui": ("pcr_ray.ui:main", "open the MLflow UI of the same store on 127.0.0.1"),
     "train": ("pcr_ray.train:main", "run one trial, without Ray or MLflow"),
     "methods": ("pcr_ray.listing:methods", "list the methods and their parameters"),

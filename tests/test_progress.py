@@ -36,6 +36,30 @@ def learn(view, identity, *tasks):
         view.task_done(identity, {"task": task, "average_accuracy": 50.0})
 
 
+def test_the_view_counts_and_shows_what_earlier_runs_of_the_sweep_did(clock):
+    trials = {m: resolve({"dataset": "cifar10", "seed": 0, "method": m}) for m in ("er", "mir", "gss")}
+    spec = SweepFile(name="made", grid={"seed": [0]})
+    runs = {"er": SimpleNamespace(metrics={"final_accuracy": 41.5})}
+    todo = {name: trial for name, trial in trials.items() if name != "er"}
+    plan = Plan(Study(spec, trials), runs=runs, done={"er"}, failed={}, outdated={}, todo=todo, again=set())
+    console = Console(width=100, force_terminal=True, color_system=None)
+    view = Progress(console, plan, SimpleNamespace(trouble=None))
+    view.started("mir")
+    learn(view, "mir", 1)
+    view.task_done("mir", {"task": 5, "average_accuracy": 50.0, "final_accuracy": 50.0})
+    view.ended("mir", Status.FINISHED, None)
+    view.started("gss")
+    with console.capture() as shown:
+        view.ended("gss", Status.FAILED, "it broke")
+        view.stopping()
+        console.print(view)
+    text = shown.get()
+    assert "2/3 trials done, 0 running, 1 failed" in text
+    assert "41.5 1/1" in text and "50.0 1/1" in text
+    assert "failed: gss (gss): it broke" in text and "--rerun failed" in text
+    assert "stopping, saving" in text and "last: gss failed" in text
+
+
 def test_a_costly_method_counts_by_its_cost(clock):
     cost = METHODS.get("mir").cost
     assert cost > 1

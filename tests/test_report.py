@@ -14,7 +14,7 @@ from scipy import stats as scipy_stats
 from pcr_ray import api, report
 from pcr_ray.analysis import document, tables
 from pcr_ray.analysis.render import Grid, latex, markdown, page
-from pcr_ray.analysis.results import collect, shown_classifiers
+from pcr_ray.analysis.results import collect
 from pcr_ray.analysis.stats import estimate
 from pcr_ray.analysis.style import COLOURS, NARROW, look, looks, scale_of, spread
 from pcr_ray.analysis.style import METHODS as STYLED
@@ -23,6 +23,7 @@ from pcr_ray.analysis.views.stages import draw as curves
 from pcr_ray.errors import InputError
 from pcr_ray.methods import METHODS
 from pcr_ray.study import load as study_files
+from pcr_ray.study.cells import shown_classifiers
 from pcr_ray.study.load import Study
 from pcr_ray.study.paper import row_of
 from pcr_ray.tracking.store import Store
@@ -164,7 +165,9 @@ def test_a_report_shows_the_classifiers_it_is_asked_for() -> None:
         ({"classifiers": ["softmax"]}, {"pcr": ["softmax"], "scr": ["softmax"], "er": ["softmax"]}),
     ):
         study = study_files.parse(content | {"report": spec}, "a file")
-        assert {t.method: shown_classifiers(study.spec.report, t) for t in study.trials.values()} == expected
+        assert {
+            t.method: shown_classifiers(study.spec.report, t, "final_accuracy") for t in study.trials.values()
+        } == expected
     with pytest.raises(InputError, match=r"report\.ncm: unknown method 'prc'; did you mean 'pcr'"):
         study_files.parse(content | {"report": {"ncm": ["prc"]}}, "a file")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -79,14 +80,18 @@ def test_children_hang_under_one_parent_with_params_and_artifacts(undisturbed) -
         files = {a.path for a in client.list_artifacts(run.info.run_id)}
         assert {"accuracy_matrix.csv", "accuracy_matrix.png", "config.json"} <= files
         assert run.data.metrics["final_accuracy"] == run.data.metrics["average_accuracy"]
-        assert len(client.get_metric_history(run.info.run_id, "ncm_average_accuracy")) == 3
+        assert len(client.get_metric_history(run.info.run_id, "ncm/average_accuracy")) == 3
 
 
 def test_the_same_command_again_runs_nothing_and_more_seeds_run_only_the_new(undisturbed, root: Path) -> None:
     folder, _ = undisturbed
     before = {name: run.info.end_time for name, run in children(store(folder)).items()}
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     again = run_sweep(folder, root)
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert again.returncode == 0 and "4 done, 0 to run" in again.stdout
+    assert again.stdout.splitlines()[-8:] == undisturbed[1].stdout.splitlines()[-8:], "the same answer"
+    assert now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime < 5, "seconds of CPU"
     assert {name: run.info.end_time for name, run in children(store(folder)).items()} == before
     more = run_sweep(folder, root, "--set", "grid.seed=[0,1,2]")
     assert more.returncode == 0 and "4 done, 2 to run" in more.stdout
@@ -106,6 +111,7 @@ def test_a_stopped_sweep_says_75_and_continues_to_the_same_numbers(
     assert busy.returncode == 75 and "another process" in busy.stderr
     process.send_signal(stop)
     assert process.wait(120) == 75, (tmp_path / "out.txt").read_text()
+    assert (tmp_path / "out.txt").read_text().count("stopping, saving") == 1
     assert {r.info.status for r in children(store(tmp_path)).values()} <= {"KILLED", "FINISHED"}
     (tmp_path / "slow").unlink()
     result = run_sweep(tmp_path, root)
@@ -138,8 +144,9 @@ def test_failing_trials_are_retried_then_reported_and_the_others_finish(tmp_path
     result = run_sweep(tmp_path, root)
     assert result.returncode == 1, result.stdout + result.stderr
     runs = children(store(tmp_path))
-    assert [runs[f"pcr seed={s}"].info.status for s in range(3)] == ["FINISHED", "FAILED", "FAILED"]
-    assert "made to fail" in runs["pcr seed=1"].data.tags["pcr_ray.reason"] and "made to fail" in result.stdout
+    assert [runs[f"pcr {s} (method, seed)"].info.status for s in range(3)] == ["FINISHED", "FAILED", "FAILED"]
+    assert "made to fail" in runs["pcr 1 (method, seed)"].data.tags["pcr_ray.reason"]
+    assert "made to fail" in result.stdout and "--rerun failed" in result.stdout
     attempts = (tmp_path / "attempts.txt").read_text().split("\n")
     assert attempts.count("1 0") == 1 and attempts.count("1 1") == 2, "retried once, from its checkpoint"
     assert attempts.count("2 0") == 2

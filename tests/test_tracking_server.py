@@ -83,7 +83,7 @@ def test_a_server_that_goes_away_in_mid_sweep_loses_and_doubles_nothing(
             steps = [step for step, _ in history]
             assert len(steps) == len(set(steps)), f"{name}: {key} was delivered twice"
         assert [step for step, _ in metrics["average_accuracy"]] == [1, 2, 3]
-        assert [step for step, _ in metrics["ncm_average_accuracy"]] == [1, 2, 3]
+        assert [step for step, _ in metrics["ncm/average_accuracy"]] == [1, 2, 3]
 
 
 def test_numbers_of_a_server_that_stays_away_are_delivered_by_the_next_run(tmp_path: Path, root: Path) -> None:

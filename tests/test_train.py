@@ -27,7 +27,7 @@ QUICK = ["--method", "er", "--fraction", "0.02", "--tasks", "2"]
 
 
 def command(root, *options):
-    return [sys.executable, "-m", "pcr_ray.train", "--data-root", str(root), "--threads", "1", *map(str, options)]
+    return [sys.executable, "-m", "pcr_ray.train", "--data-root", str(root), *map(str, options)]
 
 
 def train(root, *options):
@@ -85,6 +85,12 @@ def test_the_json_says_which_trial_it_was_and_how_fast(results):
     assert results["pcr"]["identity"] == identity(config)
     assert results["pcr"]["samples_per_second"] > 0
     assert len(results["pcr"]["loss"]) == 5
+    assert results["pcr"]["threads"] == 1 and results["pcr"]["device"]
+
+
+def test_one_thread_is_the_default_and_is_said(here):
+    assert "1 thread" in here(*QUICK)[1] and "2 threads" in here(*QUICK, "--threads", "2")[1]
+    torch.set_num_threads(1)
 
 
 def test_a_method_without_memory_has_no_class_means(results):

@@ -10,6 +10,7 @@ from pcr_ray.checkpoints import CheckpointStore
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import PcrRayError
 from pcr_ray.learner import Learner
+from pcr_ray.text import count
 
 
 class OnlineTrainable(tune.Trainable):
@@ -55,10 +56,19 @@ class OnlineTrainable(tune.Trainable):
         # All tasks' numbers, not the newest alone: a driver that died may have missed some. The spool knows.
         tasks = [learner.task_metrics(t) for t in range(1, learner.tasks_done + 1)]
         # The newest stand on their own too, for Tune's schedulers.
-        status = {"done": learner.done, "complete": learner.done, "failure": None}
-        return {**tasks[-1], **status, "tasks": tasks, "results": learner.results()}
+        status = {"done": learner.done, "complete": learner.done, "failure": None, "device": _device(learner)}
+        return {**tasks[-1], **status, "tasks": tasks, "results": learner.results() | {"device": _device(learner)}}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Another trial in the same process: everything is built anew; only the imports are saved."""
         self.setup(new_config)
         return True
+
+
+def _device(learner: Learner) -> str:
+    """`cpu, 1 thread`, or the GPU's name."""
+    import torch
+
+    if learner.device.type == "cuda":
+        return torch.cuda.get_device_name(learner.device)
+    return f"{learner.device}, {count(torch.get_num_threads(), 'thread')}"

@@ -11,8 +11,9 @@ import pandas as pd
 
 from pcr_ray.analysis import tables
 from pcr_ray.analysis.render import Grid
-from pcr_ray.analysis.results import ANY, Answer, Cell, Panel, label, x_field
+from pcr_ray.analysis.results import Answer, Cell, label
 from pcr_ray.analysis.stats import Estimate, estimate
+from pcr_ray.study.cells import ANY, Panel, x_field
 
 TOO_FEW = 3  # seeds below which no comparison claims anything
 

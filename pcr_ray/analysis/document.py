@@ -12,9 +12,10 @@ from rich.table import Table
 
 from pcr_ray.analysis import comparisons, tables, words
 from pcr_ray.analysis.render import Block, Code, Grid, Heading, Items, Paragraph, Picture, latex, markdown, page
-from pcr_ray.analysis.results import Answer, Cell, Panel
+from pcr_ray.analysis.results import Answer, Cell
 from pcr_ray.analysis.views import OF_A_METRIC, VIEWS
 from pcr_ray.errors import InputError
+from pcr_ray.study.cells import Panel
 from pcr_ray.study.load import Study
 from pcr_ray.study.search import describe
 from pcr_ray.text import count

@@ -11,20 +11,16 @@ import pandas as pd
 from pcr_ray.analysis.stats import Estimate, estimate
 from pcr_ray.config import TrialConfig
 from pcr_ray.methods import METHODS
-from pcr_ray.metrics import CLASSIFIERS, METRICS, SOFTMAX
+from pcr_ray.metrics import CLASSIFIERS, METRICS
 from pcr_ray.provenance import changed, differences
 from pcr_ray.study import paper
+from pcr_ray.study.cells import Key, Panel, cell_key, shown_classifiers
 from pcr_ray.study.load import Study
-from pcr_ray.study.schema import ReportSpec
 from pcr_ray.tracking.runs import Status, TrialRun
 from pcr_ray.tracking.store import Store
 
 FINAL = "final_accuracy"
 PROVENANCE = {"code": "code", "version": "version", "commit": "commit", "node": "node", "run": "run_id"}  # of a run
-ANY = "any"  # stands for the value of a field that a trial's method ignores: it holds for all values
-
-Panel = tuple[tuple[str, Any], ...]  # fields and their values
-Key = tuple[Panel, Any, str, Any]  # panel, series, classifier and x of a cell
 Curves = dict[tuple[str, str], list[float]]  # (run id, recorded metric) -> values after each task that has one
 
 
@@ -135,47 +131,6 @@ def _curves(answer: Answer, store: Store) -> Curves:
         tasks = max((trial.tasks or 1 for trial in answer.study.trials.values()), default=1)
         names += [f"accuracy_task_{j + 1}" for j in range(tasks)]
     return store.curves(answer.runs.values(), [c.metric(name) for name in names for c in CLASSIFIERS.values()])
-
-
-def value_of(trial: TrialConfig, name: str) -> Any:
-    """A field's value as a key, or ANY where the trial's method has no use for the field."""
-    value = trial.flat().get(name)
-    if name in METHODS.get(trial.method).inert:
-        return ANY
-    if value is None and (name == "gamma" or name.startswith("params.")):
-        return ANY
-    return tuple(value) if isinstance(value, list) else value
-
-
-def panel_fields(study: Study) -> list[str]:
-    """What varies besides the series, x and the seed: each combination is a table of its own."""
-    spec = study.spec.report
-    return [f for f in study.varying if f not in (spec.series, x_field(study), "seed")]
-
-
-def x_field(study: Study) -> str:
-    """The report's x, else the first varying field that is neither the series nor the seed."""
-    spec = study.spec.report
-    free = [f for f in study.varying if f not in (spec.series, "seed")]
-    return spec.x or (free[0] if free else "")
-
-
-def shown_classifiers(spec: ReportSpec, trial: TrialConfig, metric: str = FINAL) -> list[str]:
-    """Of a trial in the report; a method that classifies by class means has them once.
-
-    What is about the training has nothing to do with classifiers and is shown once too.
-    """
-    if METHODS.get(trial.method).nearest_mean or not METRICS[metric].per_classifier:
-        return [SOFTMAX.name]
-    hidden = spec.ncm is not None and trial.method not in spec.ncm
-    return [name for name in spec.classifiers if name == SOFTMAX.name or not hidden]
-
-
-def cell_key(study: Study, trial: TrialConfig, classifier: str) -> Key:
-    """The cell that a trial's number by this classifier belongs to."""
-    spec, x = study.spec.report, x_field(study)
-    panel = tuple((f, value_of(trial, f)) for f in panel_fields(study))
-    return panel, value_of(trial, spec.series), classifier, value_of(trial, x) if x else None
 
 
 def _cells(study: Study, frame: pd.DataFrame, metric: str) -> list[Cell]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pcr_ray.analysis.render import Grid
-from pcr_ray.analysis.results import ANY, Answer, Cell, Panel, label, x_field
+from pcr_ray.analysis.results import Answer, Cell, label
 from pcr_ray.analysis.stats import Estimate, estimate
 from pcr_ray.metrics import METRICS, Metric
+from pcr_ray.study.cells import ANY, Panel, x_field
 
 MIXED = "†"  # a cell whose trials come from different code
 

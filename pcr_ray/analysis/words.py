@@ -13,9 +13,10 @@ from typing import Any
 
 from pcr_ray.analysis import tables
 from pcr_ray.analysis.comparisons import TOO_FEW, columns, paired
-from pcr_ray.analysis.results import Answer, Panel, label, scale, x_field
+from pcr_ray.analysis.results import Answer, label, scale
 from pcr_ray.analysis.stats import Estimate, estimate
 from pcr_ray.analysis.views import proxies
+from pcr_ray.study.cells import Panel, x_field
 from pcr_ray.text import count
 
 LEADS, NOT_SEPARATED, TOO_FEW_SEEDS, NONE_SHARED = "leads", "not separated", "too few seeds", "no seed in common"

@@ -7,6 +7,10 @@ and the courier's thread talks to MLflow.
 from __future__ import annotations
 
 import contextlib
+import functools
+import signal
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +18,7 @@ from typing import Any, Protocol
 from ray.tune import Callback
 
 from pcr_ray.checkpoints import CheckpointStore
+from pcr_ray.datasets import known_fingerprint
 from pcr_ray.execution.plan import Plan
 from pcr_ray.provenance import code_of
 from pcr_ray.tracking.courier import Courier
@@ -29,6 +34,7 @@ class Watcher(Protocol):
     def started(self, identity: str) -> None: ...
     def task_done(self, identity: str, metrics: dict[str, Any]) -> None: ...
     def ended(self, identity: str, status: Status, reason: str | None) -> None: ...
+    def stopping(self) -> None: ...
 
 
 @dataclass
@@ -43,15 +49,32 @@ class Outcome:
 class TuneTracker(Callback):
     """Tune's view of the record. Holds no connection, and pickles as nothing: Tune copies callbacks to disk."""
 
-    def __init__(self, plan: Plan, spool: Spool, courier: Courier, storage: str, watcher: Watcher) -> None:
-        self.plan, self.storage = plan, storage
+    def __init__(
+        self, plan: Plan, spool: Spool, courier: Courier, storage: str, watcher: Watcher, root: Path
+    ) -> None:  # fmt: skip
+        self.plan, self.storage, self.root = plan, storage, root
         self.spool, self.courier, self.watcher = spool, courier, watcher
         self.outcome = Outcome()
         self._spooled: dict[str, int] = {}
         self._begun: set[str] = set()
+        self._listening = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Tune has its handlers of stop signals in place by now, and says nothing when one comes."""
+        if self._listening or threading.current_thread() is not threading.main_thread():
+            return
+        self._listening = True
+        for number in (signal.SIGINT, signal.SIGUSR1):
+            tunes = signal.getsignal(number)
+            if callable(tunes):
+                signal.signal(number, functools.partial(self._told_to_stop, tunes))
+
+    def _told_to_stop(self, tunes: Callable[..., Any], number: int, frame: Any) -> None:
+        self.watcher.stopping()
+        tunes(number, frame)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         identity = _identity(trial)
@@ -69,8 +92,8 @@ class TuneTracker(Callback):
         config = self.plan.study.trials[identity]
         code = code_entry(code_of(config, self.plan.study.spec.trainable))
         rerun = identity in self.plan.again
-        name = self.plan.study.describe(identity)
-        self.spool.append(identity, START, name=name, params=config.flat(), code=code, rerun=rerun)
+        name, data = self.plan.study.run_name(identity), known_fingerprint(config, self.root)
+        self.spool.append(identity, START, name=name, params=config.flat(), code=code, rerun=rerun, data=data)
         self.courier.wake()
 
     def on_trial_result(
@@ -81,7 +104,7 @@ class TuneTracker(Callback):
             return
         if result.get("failure") or not result.get("tasks"):
             reason = result.get("failure") or NO_TASKS
-            self._end(identity, Status.FAILED, reason, node=result.get("hostname"))
+            self._end(identity, Status.FAILED, reason, place=_place(result))
             return
         for metrics in result["tasks"][self._spooled.get(identity, 0) :]:
             numbers = {k: float(v) for k, v in metrics.items() if k != "task"}
@@ -89,7 +112,7 @@ class TuneTracker(Callback):
         self._spooled[identity] = len(result["tasks"])
         self.watcher.task_done(identity, result["tasks"][-1])
         if result.get("complete"):  # ours to say: a scheduler of Tune's may set `done` on a half-done trial
-            self._end(identity, Status.FINISHED, None, result["results"], result.get("hostname"))
+            self._end(identity, Status.FINISHED, None, result["results"], _place(result))
         self.courier.wake()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -117,13 +140,13 @@ class TuneTracker(Callback):
 
     def _end(
         self, identity: str, status: Status, reason: str | None,
-        results: dict[str, Any] | None = None, node: str | None = None,
+        results: dict[str, Any] | None = None, place: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         if self._over(identity):
             return
         self._begin(identity)  # a worker may die before its trial started
         self.outcome.running.discard(identity)
-        self.spool.append(identity, END, status=status, reason=reason, results=results, node=node)
+        self.spool.append(identity, END, status=status, reason=reason, results=results, **(place or {}))
         if status is Status.FINISHED:
             self.outcome.finished.add(identity)
             with contextlib.suppress(Exception):  # a checkpoint too many is no reason to end a sweep
@@ -136,6 +159,11 @@ class TuneTracker(Callback):
 
 def _identity(trial: Any) -> str:
     return trial.config["case"]["identity"]
+
+
+def _place(result: dict[str, Any]) -> dict[str, Any]:
+    """Where a trial ran; a trainable may say on which device and how many threads."""
+    return {"node": result.get("hostname"), "device": result.get("device")}
 
 
 def _reason(trial: Any) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
-from pcr_ray.datasets import available, prepare
+from pcr_ray.datasets import available, known_fingerprint, prepare
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.execution import cluster, forecast, nodes, search, tuner, watch
 from pcr_ray.execution.options import RunOptions
@@ -29,7 +29,7 @@ from pcr_ray.study.load import Study
 from pcr_ray.study.search import describe, searched
 from pcr_ray.text import count, redact
 from pcr_ray.tracking.courier import Courier
-from pcr_ray.tracking.runs import Status
+from pcr_ray.tracking.runs import Status, TrialRun
 from pcr_ray.tracking.spool import Spool
 from pcr_ray.tracking.store import Store, tracking_uri
 from pcr_ray.tracking.sweep_run import SweepRun
@@ -45,6 +45,8 @@ class Result:
     stopped: bool  # trials are left to run
     delivered: bool  # every number is in MLflow
     sweep_run: SweepRun
+    known: Mapping[str, TrialRun]  # what stood for each trial in the record before
+    ran: bool  # this invocation ran trials
 
     @property
     def status(self) -> Status:
@@ -129,7 +131,8 @@ def _next_of_search(study: Study, store: Store) -> Study:
 def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any = None) -> Result:
     """Run what is left of a study. The record changes only once everything that can be refused was not."""
     folder = options.folder(study.name)
-    tuner.load_trainable(study.spec.trainable)
+    console.print(f"looking up what is done in {redact(store.uri)} …", soft_wrap=True, markup=False)
+    tuner.check_trainable(study.spec.trainable)
     if not options.address:
         cluster.fit(study.spec.resources, cluster.local_nodes(study.spec.resources))
         if store.missing_file:  # what will be refused makes no database
@@ -150,12 +153,13 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
         if not options.address:
             for trial in _datasets(plan.todo):
                 prepare(trial, options.root)  # absent data is one error before anything starts
+        tuner.load_trainable(study.spec.trainable)
         outcome = _launch(plan, options, spool, courier, sweep_run, scheduler)
         failed |= outcome.failed
         stopped = len(outcome.finished) + len(outcome.failed) < len(plan.todo)
     else:
         with store.guarded():
-            sweep_run.begin()
+            _begin(plan, sweep_run, options)
     if not stopped:
         stamp.unlink(missing_ok=True)
     delivered = courier.close(options.flush_seconds)
@@ -165,7 +169,12 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
             "when MLflow is back, run the same command again: it delivers them and writes the report",
             soft_wrap=True, markup=False,
         )  # fmt: skip
-    return Result(failed, stopped, delivered, sweep_run)
+    return Result(failed, stopped, delivered, sweep_run, plan.runs, bool(plan.todo))
+
+
+def _begin(plan: Plan, sweep_run: SweepRun, options: RunOptions) -> None:
+    prints = {trial.dataset: known_fingerprint(trial, options.root) for trial in _datasets(plan.study.trials)}
+    sweep_run.begin(plan.runs.values(), {name: text for name, text in prints.items() if text})
 
 
 def _since(stamp: Path) -> float:
@@ -184,6 +193,8 @@ def _launch(
     with marked(storage):
         pass  # refused here where it cannot be used
     shipped = packages(study.spec.trainable) if options.ship else ()
+    where = f"joining the Ray cluster at {options.address}" if options.address else "starting Ray on this machine"
+    console.print(f"{where} …", markup=False, soft_wrap=True)
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
         resources = cluster.settle(study.spec.resources, options.address, options.wait)
@@ -193,14 +204,15 @@ def _launch(
         console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
         try:
             with sweep_run.store.guarded():
-                sweep_run.begin()
+                _begin(plan, sweep_run, options)
         except BaseException:
             with contextlib.suppress(Exception):
                 sweep_run.close(Status.KILLED)
             raise
         courier.start()
         view = Progress(console, plan, courier)
-        tracker = TuneTracker(plan, spool, courier, storage, view)
+        courier.news = view.news
+        tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
 
         def lost() -> None:
             _last_words(view, tracker, courier, sweep_run)
@@ -209,7 +221,7 @@ def _launch(
             return bool(tracker.outcome.running or tracker.outcome.finished or tracker.outcome.failed)
 
         try:
-            with view, watch.head(lost), watch.start(started, resources, options.wait):
+            with view, watch.head(lost), watch.start(started, resources, options.wait), sweep_run.watched():
                 try:
                     tuner.run(study, plan.todo, options, resources, tracker, scheduler)
                 finally:

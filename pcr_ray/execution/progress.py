@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections import defaultdict
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from pcr_ray.execution import forecast
+from pcr_ray.execution.board import LEGEND, Board
 from pcr_ray.execution.plan import Plan
 from pcr_ray.text import duration
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status
 
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
+RETRY = "run the same command with --rerun failed to try failed trials again"
 
 
 class Progress:
     """Counts trials and tasks; told of every event by the callback."""
 
     def __init__(self, console: Console, plan: Plan, courier: Courier) -> None:
-        self.console, self.courier = console, courier
-        self.trials, self.series = plan.todo, plan.study.spec.report.series
+        self.console, self.courier, self.study = console, courier, plan.study
+        self.trials = plan.todo
         self.done, self.failed, self.total = len(plan.done), len(plan.failed), len(plan.study.trials)
         self.running: dict[str, float | None] = {}  # identity -> accuracy so far
-        self.finals: dict[str, list[float]] = defaultdict(list)
-        self.started_at = time.monotonic()
+        self.board = Board(plan.study)
+        for identity in plan.done & plan.runs.keys():
+            self.board.add(identity, plan.runs[identity].metrics)
+        self.last = ""  # event, in words
+        self.last_at = self.started_at = time.monotonic()
+        self.is_stopping = False
         self._work = {identity: forecast.work(trial) for identity, trial in plan.todo.items()}
         self._left = dict(self._work)
         self._worked = 0.0
@@ -51,17 +57,21 @@ class Progress:
             self._live.stop()
 
     def started(self, identity: str) -> None:
+        if identity not in self.running:
+            self._note(f"{self.study.describe(identity)} started")
         self.running.setdefault(identity, None)
         self._line()
 
     def task_done(self, identity: str, metrics: dict[str, Any]) -> None:
-        self.running[identity] = metrics["average_accuracy"]
+        accuracy = metrics["average_accuracy"]
+        self.running[identity] = accuracy
+        tasks = self.trials[identity].stop_after or self.trials[identity].tasks or 1
         if identity in self._left:  # else it had ended, and Tune started it again
-            tasks = self.trials[identity].stop_after or self.trials[identity].tasks or 1
             self._worked += self._work[identity] / tasks
             self._left[identity] = self._work[identity] * max(0.0, 1 - metrics["task"] / tasks)
         if "final_accuracy" in metrics:
-            self.finals[self._label(identity)].append(metrics["final_accuracy"])
+            self.board.add(identity, metrics)
+        self._note(f"{self.study.describe(identity)}: task {metrics['task']} of {tasks}, accuracy {accuracy:.1f}")
         self._line()
 
     def ended(self, identity: str, status: Status, reason: str | None) -> None:
@@ -69,12 +79,22 @@ class Progress:
         self._left.pop(identity, None)
         self.done += status is Status.FINISHED
         self.failed += status is Status.FAILED
+        self._note(f"{self.study.describe(identity)} {status.value.lower()}")
         if status is Status.FAILED:
-            self.console.print(f"failed: {self._label(identity)} ({identity}): {reason}", markup=False, soft_wrap=True)
+            text = f"failed: {self.study.describe(identity)} ({identity}): {reason}\n  later: {RETRY}"
+            self.console.print(text, markup=False, soft_wrap=True)
         self._line()
 
-    def _label(self, identity: str) -> str:
-        return str(self.trials[identity].flat().get(self.series, ""))
+    def stopping(self) -> None:
+        """At Ctrl-C or another stop signal."""
+        if self.is_stopping:
+            return
+        self.is_stopping = True
+        text = "stopping, saving … (each trial continues from its last finished task; Ctrl-C again does not wait)"
+        self.console.print(text, soft_wrap=True)
+
+    def _note(self, text: str) -> None:
+        self.last, self.last_at = text, time.monotonic()
 
     def eta(self) -> float | None:
         """Seconds, from the pace of finished tasks since the start; a task counts by its method's cost and images."""
@@ -93,26 +113,29 @@ class Progress:
             f"; MLflow is away, numbers wait on disk ({self.courier.trouble})" if self.courier.trouble else ""
         )
 
+    def news(self) -> dict[str, Any]:
+        """For `pcr-ray status`, from any machine that reaches the store."""
+        return {
+            "host": socket.gethostname(),
+            "headline": self.headline(),
+            "last": self.last,
+            "running": list(self.running),
+        }
+
     def _line(self) -> None:
         now = time.monotonic()
         if not self._live and now - self._last_line >= LINE_EVERY:
             self._last_line = now
-            best = max(self.finals, key=lambda s: fmean(self.finals[s]), default=None)
-            note = f"; best so far: {best} {fmean(self.finals[best]):.1f}" if best else ""
-            self.console.print(self.headline() + note, markup=False, soft_wrap=True)
+            self.console.print(f"{self.headline()}; last: {self.last}", markup=False, soft_wrap=True)
 
     def __rich__(self) -> Group:
-        table = Table(box=None, padding=(0, 2))
-        for name in (self.series, "finished", "mean final accuracy", "running now", "mean accuracy so far"):
-            table.add_column(name, justify="left" if name == self.series else "right")
-        running: dict[str, list[float | None]] = defaultdict(list)
-        for identity, accuracy in list(self.running.items()):
-            running[self._label(identity)].append(accuracy)
-        means = {s: fmean(v) for s, v in list(self.finals.items())}  # a copy: this runs in the view's own thread
-        best = max(means, key=means.__getitem__, default=None)
-        for label in sorted({*means, *running}, key=lambda s: -means.get(s, 0)):
-            so_far = [a for a in running[label] if a is not None]
-            mean = f"{means[label]:.1f}" if label in means else ""
-            cells = (label, str(len(self.finals.get(label, []))), mean, str(len(running[label])))
-            table.add_row(*cells, f"{fmean(so_far):.1f}" if so_far else "", style="bold" if label == best else "")
-        return Group(Text(self.headline()), table)
+        """This runs in the view's own thread."""
+        self.board.run(list(self.running))
+        head = Table.grid(padding=(0, 1))
+        head.add_row(ProgressBar(total=max(1, self.total), completed=self.done, width=24), Text(self.headline()))
+        lines = [Text(f"last: {self.last}, {duration(time.monotonic() - self.last_at)} ago")] if self.last else []
+        if self.failed:
+            lines.append(Text(f"{self.failed} failed: {RETRY}"))
+        if self.is_stopping:
+            lines.append(Text("stopping, saving …", style="bold"))
+        return Group(head, self.board.table(), Text(LEGEND, style="dim"), *lines)

@@ -52,6 +52,14 @@ class Study:
         parts = [f"{k}={flat.get(k)}" for k in self.varying if k != "method" and flat.get(k) is not None]
         return " ".join([str(flat["method"]), *parts])
 
+    def run_name(self, identity: str) -> str:
+        """`pcr 40 0 (method, buffer, seed)`: in narrow columns only the first characters are seen."""
+        flat = self.trials[identity].flat()
+        fields = [k for k in self.varying if flat.get(k) is not None]
+        if not fields:
+            return str(flat["method"])
+        return f"{' '.join(str(flat[k]) for k in fields)} ({', '.join(fields)})"
+
     def to_yaml(self, *, paper: bool = True) -> str:
         """The file as it was run, with overrides applied; without the paper's numbers it is short."""
         left_out = None if paper else {"report": {"paper"}}

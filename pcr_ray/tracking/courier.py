@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -16,11 +17,13 @@ from typing import Any
 
 from pcr_ray.text import first_line, redact
 from pcr_ray.tracking import trial_files
+from pcr_ray.tracking.names import shown
 from pcr_ray.tracking.runs import TAG_LIMIT, TRIAL_INPUT, Status, Tag, TrialRun, code_tags, param_text, trial_tags
 from pcr_ray.tracking.spool import END, START, TASK, Spool
 from pcr_ray.tracking.store import Store
 
 PATIENCE = (1.0, 30.0)  # seconds between attempts while the store is away: first, longest
+NEWS_EVERY = 15.0  # seconds between signs of life of a running sweep
 NOTHING_YET: dict[str, Any] = {"delivered": 0, "run": None, "steps": []}
 
 
@@ -31,6 +34,8 @@ class Courier:
         self.spool, self.store, self.sweep, self.parent = spool, store, sweep, parent
         self.place = hashlib.sha256(store.uri.encode()).hexdigest()[:16]  # not the URI: it may hold a password
         self.trouble: str | None = None  # why the store cannot be reached at the moment
+        self.news: Callable[[], dict[str, Any]] | None = None  # how the sweep fares, for whoever looks from outside
+        self._told = -NEWS_EVERY
         self._wake, self._stop = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -64,9 +69,18 @@ class Courier:
             self._wake.clear()
             if self.deliver_all():
                 wait = PATIENCE[0]
+                self._tell()
             else:
                 self._stop.wait(wait)
                 wait = min(2 * wait, PATIENCE[1])
+
+    def _tell(self) -> None:
+        if self.news is None or time.monotonic() - self._told < NEWS_EVERY:
+            return
+        self._told = time.monotonic()
+        with contextlib.suppress(Exception):  # the next one will do
+            text = json.dumps({"time": time.time(), **self.news()})
+            self.store.client.set_tag(self.parent(), Tag.PROGRESS, text[:TAG_LIMIT])
 
     def deliver_all(self) -> bool:
         """One round over all trials; False if something could not be delivered yet."""
@@ -137,13 +151,15 @@ class Courier:
         """Logging the same again is allowed, so a crash in between leaves nothing out."""
         from mlflow.entities import Param, RunTag
 
+        if start.get("data"):  # before the other: the UI shows the first
+            self._input(run, start["params"]["dataset"], start["data"])
         self._input(run, TRIAL_INPUT, identity)
 
         # MLflow refuses other values, and the same trial may be labelled otherwise in another sweep: the first stays.
         known = self.store.client.get_run(run).data.params
         params = [Param(k, param_text(v)) for k, v in start["params"].items() if k not in known]
-        tags = [RunTag(k, v) for k, v in code_tags(start.get("code")).items()]
-        self.store.client.log_batch(run, tags=tags)
+        tags = code_tags(start.get("code")) | {f"{Tag.IN_SWEEP}{self.sweep}": "yes"}
+        self.store.client.log_batch(run, tags=[RunTag(k, v) for k, v in tags.items()])
         for i in range(0, len(params), 100):
             self.store.client.log_batch(run, params=params[i : i + 100])
         self.store.client.update_run(run, status=Status.RUNNING)
@@ -161,7 +177,9 @@ class Courier:
         for event in tasks:
             if event["task"] not in state["steps"]:
                 state["steps"].append(event["task"])
-                metrics += [Metric(key, value, event["time"], event["task"]) for key, value in event["metrics"].items()]
+                when = event["time"], event["task"]
+                metrics += [Metric(shown(key), value, *when) for key, value in event["metrics"].items()]
+        metrics.sort(key=lambda metric: "/" in metric.key)  # the UI's list has them as they came: the main ones first
         for i in range(0, len(metrics), 1000):
             self.store.client.log_batch(run, metrics=metrics[i : i + 1000])
 
@@ -170,8 +188,7 @@ class Courier:
 
         client = self.store.client
         tags = {Tag.REASON: redact(end["reason"])[:4000]} if end.get("reason") else {}
-        if end.get("node"):
-            tags[Tag.NODE] = end["node"]
+        tags |= {tag: end[key] for tag, key in ((Tag.NODE, "node"), (Tag.DEVICE, "device")) if end.get(key)}
         if end["status"] == Status.FINISHED:
             results = end.get("results") or {}
             if results:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import Any
 
 from pcr_ray.identity import FORM
 from pcr_ray.provenance import Code
+from pcr_ray.tracking.names import known
 
 EXPERIMENT = "pcr_ray"
 
@@ -30,11 +33,15 @@ class Tag:
     IDENTITY = "pcr_ray.identity"
     FORM = "pcr_ray.form"  # of the identity
     SWEEP = "pcr_ray.sweep"  # that ran it
+    IN_SWEEP = "pcr_ray.sweep."  # and a name: "yes" on the trials of that sweep, whichever ran them
     REASON = "pcr_ray.reason"  # of its failure
     CODE = "pcr_ray.code"  # fingerprint
     SOURCES = "pcr_ray.sources"  # file -> hash
     VERSION = "pcr_ray.version"
     NODE = "pcr_ray.node"  # the host that ended it
+    DEVICE = "pcr_ray.device"  # and what it ran on there
+    PROGRESS = "pcr_ray.progress"  # of a running sweep, with the time of its last sign of life
+    LEADER = "pcr_ray.leader"  # the best series of a sweep, and where
     DATA = "pcr_ray.data"  # the dataset's fingerprint
     CURVES = "pcr_ray.curves"  # metric -> values after each task that has one
     PROXIES = "pcr_ray.proxy_gradients"
@@ -42,6 +49,9 @@ class Tag:
     COMMIT = "mlflow.source.git.commit"
     PARENT = "mlflow.parentRunId"
     NOTE = "mlflow.note.content"
+    USER = "mlflow.user"
+    SOURCE = "mlflow.source.name"
+    SOURCE_TYPE = "mlflow.source.type"
 
 
 VERSIONS = "versions.json"  # artifact of a sweep's run
@@ -59,6 +69,7 @@ class TrialRun:
     identity: str
     status: Status
     sweep: str
+    sweeps: frozenset[str]  # that have this trial
     reason: str
     started: int  # ms since 1970
     ended: int  # the same; 0: not yet
@@ -86,6 +97,7 @@ class TrialRun:
             identity=tags.get(Tag.IDENTITY, ""),
             status=Status(run.info.status) if run.info.status in Status.__members__ else Status.RUNNING,
             sweep=tags.get(Tag.SWEEP, ""),
+            sweeps=frozenset(key.removeprefix(Tag.IN_SWEEP) for key in tags if key.startswith(Tag.IN_SWEEP)),
             reason=tags.get(Tag.REASON) or "",
             started=run.info.start_time or 0,
             ended=run.info.end_time or 0,
@@ -96,7 +108,7 @@ class TrialRun:
             commit=tags.get(Tag.COMMIT, ""),
             node=tags.get(Tag.NODE, ""),
             data=tags.get(Tag.DATA, ""),
-            metrics=run.data.metrics,
+            metrics={known(k): v for k, v in run.data.metrics.items()},
             params={k: read_param(v) for k, v in run.data.params.items()},
             curves=_mapping(tags.get(Tag.CURVES)),
             proxy_gradients=(_mapping(tags.get(Tag.PROXIES)) or {}).get("last_task"),
@@ -111,10 +123,58 @@ class TrialRun:
         return self.finished, not self.superseded, self.started
 
 
+SILENT = 120.0  # seconds without a sign of life after which a sweep that is marked as running is held for dead
+
+
+@dataclass(frozen=True)
+class SweepInfo:
+    """The run of a sweep."""
+
+    run_id: str
+    name: str
+    status: Status
+    started: int  # ms since 1970
+    ended: int  # the same; 0: not yet
+    leader: str
+    metrics: Mapping[str, float]
+    progress: Mapping[str, Any]  # its last sign of life: time (s since 1970), host, headline, last, running
+
+    @classmethod
+    def read(cls, run: Any) -> SweepInfo:
+        tags = run.data.tags
+        return cls(
+            run_id=run.info.run_id,
+            name=tags[Tag.SWEEP],
+            status=Status(run.info.status) if run.info.status in Status.__members__ else Status.RUNNING,
+            started=run.info.start_time or 0,
+            ended=run.info.end_time or 0,
+            leader=tags.get(Tag.LEADER, ""),
+            metrics=run.data.metrics,
+            progress=_mapping(tags.get(Tag.PROGRESS)) or {},
+        )
+
+    @property
+    def touched(self) -> float:
+        """When it was last heard of, in ms since 1970."""
+        return max(self.started, self.ended, 1000 * self.progress.get("time", 0))
+
+    def alive(self, now: float) -> bool:
+        """Whether it runs at `now` (s since 1970), on whatever machine."""
+        return self.status is Status.RUNNING and now - self.touched / 1000 < SILENT
+
+
 def trial_tags(identity: str, sweep: str, parent: str, code: Mapping[str, Any] | None) -> dict[str, str]:
     """Of a new run; `code` is what `code_entry` made of the code."""
     tags = {Tag.KIND: "trial", Tag.IDENTITY: identity, Tag.FORM: str(FORM), Tag.SWEEP: sweep, Tag.PARENT: parent}
-    return tags | code_tags(code)
+    return tags | {f"{Tag.IN_SWEEP}{sweep}": "yes"} | code_tags(code) | source_tags("pcr_ray")
+
+
+def source_tags(name: str) -> dict[str, str]:
+    """What the UI shows as a run's source and creator."""
+    tags = {Tag.SOURCE: name, Tag.SOURCE_TYPE: "LOCAL"}
+    with contextlib.suppress(Exception):  # a container's user may have no name
+        tags[Tag.USER] = getpass.getuser()
+    return tags
 
 
 def code_entry(code: Code) -> dict[str, Any]:

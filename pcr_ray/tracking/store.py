@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.text import first_line, redact
-from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, Tag, TrialRun
+from pcr_ray.tracking.names import shown
+from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, SweepInfo, Tag, TrialRun
 
 SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 PAGE = 1000
@@ -192,7 +193,9 @@ class Store:
         return found
 
     def history(self, run_id: str, metric: str) -> list[float]:
-        steps = {m.step: m.value for m in self.client.get_metric_history(run_id, metric)}
+        """Values by step, under the metric's name of today and of earlier versions: a run may have been continued."""
+        names = dict.fromkeys([metric, shown(metric)])
+        steps = {m.step: m.value for name in names for m in self.client.get_metric_history(run_id, name)}
         return [value for _, value in sorted(steps.items())]
 
     def sweep_run(self, name: str) -> Any | None:
@@ -201,7 +204,12 @@ class Store:
         return next((run.info.run_id for run in found), None)
 
     def sweep_names(self) -> list[str]:
-        return sorted({run.data.tags[Tag.SWEEP] for run in self._search(f"tags.`{Tag.KIND}` = 'sweep'")})
+        return sorted(run.name for run in self.sweeps())
+
+    def sweeps(self) -> list[SweepInfo]:
+        """What is recorded of every sweep, those last begun first."""
+        found = [SweepInfo.read(run) for run in self._search(f"tags.`{Tag.KIND}` = 'sweep'")]
+        return sorted(found, key=lambda run: -run.touched)
 
     def sweep_versions(self, name: str) -> dict[str, str]:
         """What a sweep was last run with; empty where that is not recorded."""

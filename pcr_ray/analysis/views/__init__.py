@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pcr_ray.analysis.results import Answer, Cell, Panel
+from pcr_ray.analysis.results import Answer, Cell
 from pcr_ray.analysis.views import balance, heat_map, lines, proxies, stages
 from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.study.cells import Panel
 
 View = Callable[[Answer, Panel, list[Cell]], list[Plot]]
 

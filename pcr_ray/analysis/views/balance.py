@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from pcr_ray.analysis.results import Answer, Cell, Panel, scale
+from pcr_ray.analysis.results import Answer, Cell, scale
 from pcr_ray.analysis.style import looks
 from pcr_ray.analysis.views import stages
 from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.study.cells import Panel
 
 SIDES = {"new knowledge": "new_accuracy", "old knowledge": "old_accuracy"}
 

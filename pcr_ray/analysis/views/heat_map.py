@@ -6,10 +6,11 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from pcr_ray.analysis.results import Answer, Cell, Panel, label, scale, x_field
+from pcr_ray.analysis.results import Answer, Cell, label, scale
 from pcr_ray.analysis.style import WIDE, grid_of
 from pcr_ray.analysis.views._plot import Plot
 from pcr_ray.metrics import Matrix
+from pcr_ray.study.cells import Panel, x_field
 from pcr_ray.tracking.trial_files import draw_matrix
 
 COLUMNS = 3

@@ -8,10 +8,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pcr_ray.analysis import tables
-from pcr_ray.analysis.results import Answer, Cell, Panel, label, scale, x_field
+from pcr_ray.analysis.results import Answer, Cell, label, scale
 from pcr_ray.analysis.stats import Estimate
 from pcr_ray.analysis.style import MANY, WIDE, Looks, beside, looks, name_series, set_x, set_y
 from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.study.cells import Panel, x_field
 
 Points = Mapping[str, Mapping[Any, Estimate]]  # series -> x -> estimate
 

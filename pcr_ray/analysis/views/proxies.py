@@ -7,9 +7,10 @@ from statistics import fmean
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pcr_ray.analysis.results import Answer, Cell, Panel, label, scale
+from pcr_ray.analysis.results import Answer, Cell, label, scale
 from pcr_ray.analysis.style import COLOURS, WIDE, grid_of, legend
 from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.study.cells import Panel
 
 COLUMNS = 2
 

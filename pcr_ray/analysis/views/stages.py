@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pcr_ray.analysis import tables
-from pcr_ray.analysis.results import Answer, Cell, Panel, label, scale, x_field
+from pcr_ray.analysis.results import Answer, Cell, label, scale
 from pcr_ray.analysis.stats import estimate
 from pcr_ray.analysis.style import FEW, WIDE, Looks, grid_of, looks, name_series, within_percent
 from pcr_ray.analysis.views._plot import Plot
+from pcr_ray.study.cells import Panel, x_field
 
 PLOTS = 9  # of at most so many x values: more are too small to read
 

@@ -1,0 +1,125 @@
+"""How sweeps fare, from any machine that reaches the store: pcr-ray status [NAME], pcr-ray list"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from pcr_ray.console import console, run
+from pcr_ray.errors import InputError
+from pcr_ray.text import count, duration, redact
+from pcr_ray.tracking.runs import Status, SweepInfo, TrialRun
+
+FAILURES = 10  # that are shown with their reasons
+
+
+def _options(argv: Sequence[str], name: str, description: str, sweep: bool) -> argparse.Namespace:
+    p = argparse.ArgumentParser(prog=f"pcr-ray {name}", description=description)
+    if sweep:
+        p.add_argument("sweep", nargs="?", metavar="NAME|FILE", help="a sweep (default: the one last heard of)")
+    p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")
+    return p.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    options = _options(argv, "status", "How a running or ended sweep fares.", True)
+    from pcr_ray import api
+
+    store = api.existing_store(options.tracking_uri)
+    with store.guarded():
+        sweeps = store.sweeps()
+        if not options.sweep and not sweeps:
+            raise InputError(f"no sweep was run with {redact(store.uri)} yet")
+        study = api.find(options.sweep or sweeps[0].name, store)
+        runs = store.trials(study.trials.keys())
+    from pcr_ray.execution.board import LEGEND, Board
+
+    sweep = next((s for s in sweeps if s.name == study.name), None)
+    board = Board(study)
+    for identity, trial in runs.items():
+        if trial.finished:
+            board.add(identity, trial.metrics)
+    alive = sweep is not None and sweep.alive(time.time())
+    board.run(sweep.progress.get("running", []) if sweep and alive else [])
+    console.print(f"[bold]{study.name}[/]: {_state(sweep)}", soft_wrap=True)
+    _counts(len(study.trials), runs)
+    console.print(board.table())
+    console.print(LEGEND, style="dim")
+    _failures({study.describe(i): run for i, run in runs.items() if run.status is Status.FAILED})
+    return 0
+
+
+def _state(sweep: SweepInfo | None) -> str:
+    """`running on node01, …`, `finished 3 min ago`, or that it died."""
+    now = time.time()
+    if sweep is None:
+        return "not run yet"
+    ago = f"{duration(now - sweep.touched / 1000)} ago"
+    if sweep.status is not Status.RUNNING:
+        words = {Status.FINISHED: "finished", Status.FAILED: "ended with failed trials"}
+        return f"{words.get(sweep.status, 'stopped before its end')} {ago}"
+    if not sweep.alive(now):
+        return f"no sign of life since {ago}: its process may have been killed; run the same command again to continue"
+    told = sweep.progress
+    if not told:
+        return f"running, began {ago}"
+    last = f"; last: {told['last']}" if told.get("last") else ""
+    return f"running on {told['host']}: {told['headline']}{last} (told {ago})"
+
+
+def _counts(total: int, runs: dict[str, TrialRun]) -> None:
+    done = sum(run.finished for run in runs.values())
+    failed = sum(run.status is Status.FAILED for run in runs.values())
+    line = Table.grid(padding=(0, 1))
+    text = f"{done} of {count(total, 'trial')} done, {failed} failed, {total - done - failed} left"
+    line.add_row(ProgressBar(total=max(1, total), completed=done, width=24), text)
+    console.print(line)
+
+
+def _failures(failed: dict[str, TrialRun]) -> None:
+    for name, trial in list(failed.items())[:FAILURES]:
+        console.print(f"failed: {name}: {trial.reason or 'unknown'}", markup=False, soft_wrap=True)
+    if len(failed) > FAILURES:
+        console.print(f"… and {len(failed) - FAILURES} more")
+    if failed:
+        console.print("the sweep's command with --rerun failed tries failed trials again")
+
+
+def sweeps(argv: Sequence[str]) -> int:
+    options = _options(argv, "list", "List the sweeps of a store.", False)
+    from pcr_ray import api
+
+    store = api.existing_store(options.tracking_uri)
+    with store.guarded():
+        found = store.sweeps()
+    console.print(f"record: {redact(store.uri)}", markup=False, soft_wrap=True)
+    if not found:
+        console.print("no sweep was run with it yet")
+        return 0
+    table = Table()
+    for name in ("sweep", "state", "done", "failed", "leads"):
+        table.add_column(name, justify="right" if name in ("done", "failed") else "left")
+    for sweep in found:
+        numbers = [sweep.metrics.get(key) for key in ("trials_done", "trials", "trials_failed")]
+        done, total, failed = ("?" if n is None else f"{n:.0f}" for n in numbers)
+        table.add_row(sweep.name, _short(sweep), f"{done}/{total}", failed, sweep.leader)
+    console.print(table)
+    console.print("pcr-ray status NAME shows one, pcr-ray ui NAME opens it in the browser")
+    return 0
+
+
+def _short(sweep: SweepInfo) -> str:
+    now = time.time()
+    if sweep.status is Status.RUNNING:
+        return "running" if sweep.alive(now) else "died?"
+    words = {Status.FINISHED: "finished", Status.FAILED: "some failed"}
+    return f"{words.get(sweep.status, 'stopped')}, {duration(now - sweep.touched / 1000)} ago"
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
