@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from pcr_ray import plugins
 from pcr_ray.console import console
 from pcr_ray.datasets import DATASETS, data_root, prepare
 from pcr_ray.errors import InputError
@@ -22,7 +23,9 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--data-root", metavar="DIR", help="where to (default: PCR_RAY_DATA, else a cache)")
     p.add_argument("--folder", metavar="DIR", help="of the dataset 'folder': the images")
     p.add_argument("--image-size", type=int, metavar="N", help="of the dataset 'folder': the images' side")
+    plugins.add_argument(p)
     given = p.parse_args(argv)
+    plugins.load(given.plugins)
     wanted = {"dataset": given.name}
     if DATASETS.get(given.name).user_folder:
         if given.folder is None or given.image_size is None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from pcr_ray import plugins
 from pcr_ray.console import run
 from pcr_ray.errors import NotNowError
 from pcr_ray.execution.options import RunOptions
@@ -26,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="override a key of the file: --set fixed.dataset=digits --set grid.seed='[0,1]'",
     )  # fmt: skip
+    plugins.add_argument(p)
     RunOptions.add_arguments(p)
     return p
 
@@ -33,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     options = RunOptions.parse(given)
-    study = load(given.file, given.set)
+    study = load(given.file, given.set, given.plugins)
     if given.dry_run:
         from pcr_ray.execution.driver import preview
 

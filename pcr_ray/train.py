@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 def parser() -> argparse.ArgumentParser:
     """Every field of a trial is an option; pydantic checks the values, all at once."""
     p = argparse.ArgumentParser(prog="pcr-ray train", description="Run one trial, without Ray or MLflow.")
+    plugins.add_argument(p)
     fields = p.add_argument_group("the trial")
     for name, field in TrialConfig.model_fields.items():
         option = "--" + name.replace("_", "-")
@@ -78,6 +80,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
+    plugins.load(options.plugins)
     config = trial_config(options)
     _check_paths(options)
     import torch

@@ -15,11 +15,11 @@ REPOSITORY = Path(__file__).parent.parent
 
 # From the bottom up. A module may import what stands lower, and its own line without going in circles.
 LAYERS = [
-    "__init__ config console errors lazy registry text",
+    "__init__ config console errors lazy registry sources text",
     "datasets",
     "augment checkpoints memory metrics models seeds stream",
     "methods",
-    "identity learner provenance",
+    "identity learner plugins provenance",
     "study",
     "tracking",
     "analysis clusters execution",

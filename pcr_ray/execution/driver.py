@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, prepare
@@ -165,12 +166,14 @@ def _launch(
     study, storage = plan.study, options.checkpoints(plan.study.name)
     with marked(storage):
         pass  # refused here where it cannot be used
-    shipped = packages(study.spec.trainable) if options.ship else ()
+    shipped = packages(study.spec.trainable) if options.ship else []
+    if options.address:  # its nodes may not have them; they are small
+        shipped += plugins.files(study.plugins)
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
         resources = cluster.settle(study.spec.resources, options.address, options.wait)
         if options.address:
-            nodes.check(plan.todo.values(), study.spec.trainable, storage, options.root, resources)
+            nodes.check(study, plan.todo.values(), storage, options.root, resources)
         at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
         console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
         try:

@@ -36,6 +36,7 @@ def run(
         "storage": options.checkpoints(study.name),
         "cpus": resources.cpu,
         "compile": options.compile,
+        "plugins": study.plugins,
     }
     # Plain validated values: Tune would evaluate some mappings of raw YAML as Python.
     cases = [

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
+from pcr_ray import plugins
 from pcr_ray.config import FIELDS, TrialConfig
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.identity import identity
@@ -40,6 +41,7 @@ class Study:
     collapsed: int = 0  # combinations that are the same trial as another one
     varying: list[str] = field(default_factory=list)
     others: list[tuple[str, TrialConfig]] = field(default_factory=list)  # the same trials under other labels
+    plugins: dict[str, list[str]] = field(default_factory=dict)  # modules by the folder that they come from
 
     @property
     def name(self) -> str:
@@ -58,8 +60,8 @@ class Study:
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def load(path: str | Path, overrides: list[str] | None = None) -> Study:
-    """Read a sweep file and apply `--set` overrides."""
+def load(path: str | Path, overrides: list[str] | None = None, more_plugins: Sequence[str] = ()) -> Study:
+    """Read a sweep file and apply `--set` overrides; `more_plugins` come after those that the file names."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -70,7 +72,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Study:
         raise InputError(f"sweep file {path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise InputError(f"sweep file {path} is not valid YAML: {' '.join(str(error).split())}") from None
-    return parse(content, str(path), overrides or [], folder=path.parent)
+    return parse(content, str(path), overrides or [], folder=path.absolute().parent, more_plugins=more_plugins)
 
 
 def parse(
@@ -79,6 +81,7 @@ def parse(
     overrides: list[str] | None = None,
     folder: Path | None = None,
     *,
+    more_plugins: Sequence[str] = (),
     stored: bool = False,
 ) -> Study:
     """Validate a sweep file's content and expand it; raises one `InputError` with all problems.
@@ -92,6 +95,7 @@ def parse(
     useless = [] if stored else _slips(content)
     for text in overrides or []:
         override(content, text)
+    modules = _load_plugins(content, where, folder, more_plugins)
     problems = _unknown_keys(content)
     spec = _spec_or_problems(content, problems)
     problems += _check_names(spec)
@@ -103,11 +107,29 @@ def parse(
         problems.append("exclude: nothing is left to run")
     spec = paper.with_rows(spec, folder, problems)
     changed = stored or bool(overrides)
-    study = _resolve_all(spec, left, problems, doubles=changed)
+    study = replace(_resolve_all(spec, left, problems, doubles=changed), plugins=modules)
     problems += [] if changed else _report_slips(study)
     if problems:
         raise problems_error(where, problems)
     return study
+
+
+def _load_plugins(
+    content: dict[str, Any], where: str, folder: Path | None, more: Sequence[str]
+) -> dict[str, list[str]]:  # fmt: skip
+    """Import what the file names, from its place, and what the command names, from here; both absolute from now on."""
+    named = content.get("plugins") or []
+    if not isinstance(named, list) or not all(isinstance(p, str) for p in named):
+        return {}  # the schema says what is wrong
+    places = [plugins.absolute(p, folder or Path.cwd()) for p in named]
+    places += [plugins.absolute(p, Path.cwd()) for p in more]
+    if not places:
+        return {}
+    content["plugins"] = list(dict.fromkeys(places))
+    try:
+        return plugins.load(content["plugins"], folder)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _spec(content: Mapping[str, Any]) -> SweepFile:
