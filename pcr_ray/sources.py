@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import sysconfig
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 
+INSTALLED = {"site-packages", "dist-packages"}
+STANDARD = sysconfig.get_path("stdlib")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -19,7 +22,7 @@ def look_again() -> None:
 
 
 def closure(roots: Iterable[str], leave_out: Collection[str] = ()) -> dict[str, Path]:
-    """Files by module: of these modules, and of all that they import from their package, their folder or ours."""
+    """Files by module: of these modules, and of all that they import from their package, ours and the user's files."""
     found: dict[str, Path] = {}
     todo = list(roots)
     while todo:
@@ -34,16 +37,15 @@ def closure(roots: Iterable[str], leave_out: Collection[str] = ()) -> dict[str, 
 
 
 def _near(other: str, top: str) -> bool:
-    """Whether a module's numbers may be those of another: of one package, of ours, or a file beside it."""
+    """Whether a module's numbers may depend on another: of its package, of ours, or of the user's own files.
+
+    The user's are all that is neither installed nor Python's own, wherever it is: Ray puts each file elsewhere.
+    """
     package = other.split(".")[0]
-    if package in (top, "pcr_ray"):
-        return True
-    home, neighbour = module_file(top), module_file(package)
-    if top == "pcr_ray" or home is None or neighbour is None or home.name == "__init__.py":
-        return False
-    if {"site-packages", "dist-packages"} & set(home.parts):  # where everything is a neighbour
-        return False
-    return home.parent in (neighbour.parent, neighbour.parent.parent)
+    if package in (top, "pcr_ray") or top == "pcr_ray":
+        return package in (top, "pcr_ray")
+    file = module_file(package)
+    return file is not None and not INSTALLED & set(file.parts) and not file.is_relative_to(STANDARD)
 
 
 @lru_cache(maxsize=1024)
