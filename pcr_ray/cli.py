@@ -20,7 +20,8 @@ COMMANDS = {
     "methods": ("pcr_ray.listing:methods", "list the methods and their parameters"),
     "presets": ("pcr_ray.listing:presets", "list the named protocols and their fields"),
     "datasets": ("pcr_ray.listing:datasets", "list the datasets"),
-    "check": ("pcr_ray.check:main", "check that this installation works"),
+    "new": ("pcr_ray.new:main", "write a file with a method or dataset of your own, to start from"),
+    "check": ("pcr_ray.check:main", "check that this installation works, or that your method does"),
     "bench": ("pcr_ray.bench:main", "time a step of each method"),
 }
 

@@ -23,8 +23,8 @@ LAYERS = [
     "study",
     "tracking",
     "analysis clusters execution",
-    "api",
-    "__main__ bench check cli fetch listing report submit sweep train ui",
+    "api contract",
+    "__main__ bench check cli fetch listing new report submit sweep train ui",
 ]
 PLACE = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}
 APART = {"analysis", "clusters", "execution"}  # of one layer, and none of them imports another
