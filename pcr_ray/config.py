@@ -28,7 +28,8 @@ class TrialConfig(BaseModel):
     )
     dataset: str = Field("digits", description="a dataset of `pcr-ray datasets`")
     folder: str | None = Field(
-        None, description="dataset 'folder' only: the image folder, absolute or below the data root"
+        None,
+        description="dataset 'folder' only: the image folder, absolute, beside the sweep file or below the data root",
     )
     # From 9 on the last feature map has more than one pixel: BatchNorm can then learn from a single image.
     image_size: Annotated[int, Field(ge=9, le=512)] | None = Field(

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
             raise InputError("dataset 'folder' needs --folder and --image-size, as its trials do")
         wanted |= {"folder": given.folder, "image_size": given.image_size, "tasks": 1}
     root = data_root(given.data_root)
-    found = prepare(resolve_or_exit(wanted, "this cannot be fetched"), root)
+    found = prepare(resolve_or_exit(wanted, "this cannot be fetched"), root, Path.cwd())
     place = Path(os.fsdecode(found.images.filename)).parent  # type: ignore[attr-defined]  # it is a memory map
     if not place.is_relative_to(root):
         raise InputError(f"--data-root {root}: cannot be written to; {given.name} was prepared in {place} instead")

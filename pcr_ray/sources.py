@@ -17,7 +17,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def look_again() -> None:
     """Forget what was read: in a notebook files change between two runs of one process."""
-    for cached in (module_file, _imports, digest):
+    for cached in (module_file, _imports, _digest):
         cached.cache_clear()
 
 
@@ -76,9 +76,14 @@ def _imports(file: Path, module: str) -> list[str]:
     return [name for name in names if name]
 
 
-@lru_cache(maxsize=1024)
 def digest(file: Path) -> str:
     """Of what the file does: without comments, layout and docstrings."""
+    stat = file.stat()
+    return _digest(file, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _digest(file: Path, mtime: int, size: int) -> str:
     tree = ast.parse(file.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node):

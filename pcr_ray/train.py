@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    learner = Learner(config, root=options.data_root, device=options.device, compile=options.compile)
+    learner = Learner(config, root=options.data_root, beside=Path.cwd(), device=options.device, compile=options.compile)
     _describe(learner)
     if options.checkpoint and learner.load(options.checkpoint):
         console.print(f"continuing after task {learner.tasks_done} from {escape(str(options.checkpoint))}")

@@ -38,22 +38,26 @@ def test_what_is_written_passes_the_check_and_trains(tmp_path: Path) -> None:
 
 
 BIT_FOR_BIT = "repeats itself, and continues from a checkpoint bit for bit"
-FAULTS = {  # text -> its replacement, the check that has to notice, what it says
-    "return total": ("return total * float(total > 0)", "no step waits for the device", "a step waits for the device"),
-    "total = views[0].images.new_zeros(())": (
-        "total = 0 * __import__('torch').rand(())", BIT_FOR_BIT, "it draws from torch's global generator",
+FAULTS = [  # text -> its replacement, the check that has to notice, what it says
+    ("return total", "return total * float(total > 0)", "no step waits for the device", "a step waits for the device"),
+    (
+        "total = views[0].images.new_zeros(())", "total = 0 * __import__('torch').rand(())", BIT_FOR_BIT,
+        "it draws from torch's global generator",
     ),
-    "def loss(": (
-        "def begin_task(self, task):\n        super().begin_task(task)\n        self.net.head.weight.data += "
-        "sum(p.numel() for p in self.parameters()) * id(self) * 1e-30\n\n    def loss(", BIT_FOR_BIT, "differ",
+    (  # a count that no checkpoint keeps
+        "return total", "self.calls = getattr(self, 'calls', 0) + 1\n        return total / self.calls", BIT_FOR_BIT,
+        "a second run, continued from a checkpoint, differs in",
     ),
-    'idea = "cross-entropy on the stream and, weighted, on replay"': ('idea = ""', "says what it is", "`idea` has to"),
-}  # fmt: skip
+    (
+        'idea = "cross-entropy on the stream and, weighted, on replay"', 'idea = ""', "says what it is",
+        "`idea` has to",
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS)))
 def test_a_fault_is_found_by_the_check_that_looks_for_it(number: int, tmp_path: Path, root: Path) -> None:
-    fault, (instead, check, message) = list(FAULTS.items())[number]
+    fault, instead, check, message = FAULTS[number]
     name = f"broken_{number}"
     text = new.text_of("method", name)
     assert fault in text

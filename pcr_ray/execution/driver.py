@@ -106,7 +106,7 @@ def preview(study: Study, options: RunOptions) -> None:
     if not options.address:
         cluster.fit(resources, cluster.local_nodes(resources))
         for trial in _datasets(plan.todo):
-            available(trial, options.root)
+            available(trial, options.root, study.place)
 
 
 def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any = None) -> Result:
@@ -117,7 +117,7 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
         cluster.fit(study.spec.resources, cluster.local_nodes(study.spec.resources))
         if store.missing_file:  # what will be refused makes no database
             for trial in _datasets(study.trials):
-                available(trial, options.root)
+                available(trial, options.root, study.place)
     store.open()
     spool = Spool(folder / "spool")
     sweep_run = SweepRun(store, study)
@@ -132,7 +132,7 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     if plan.todo:
         if not options.address:
             for trial in _datasets(plan.todo):
-                prepare(trial, options.root)  # absent data is one error before anything starts
+                prepare(trial, options.root, study.place)  # absent data is one error before anything starts
         outcome = _launch(plan, options, spool, courier, sweep_run, scheduler)
         failed |= outcome.failed
         stopped = len(outcome.finished) + len(outcome.failed) < len(plan.todo)

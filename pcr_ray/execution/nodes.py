@@ -35,7 +35,7 @@ def check(study: Study, trials: Iterable[TrialConfig], storage: str, root: Path,
     with marked(storage) as mark:
         pending = {
             look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-                asked, trainable, study.plugins, storage, mark, str(root)
+                asked, trainable, study.plugins, storage, mark, root, study.place
             ): node
             for node in nodes
         }
@@ -80,7 +80,8 @@ def _answer(answer: Any, node: str) -> list[str]:
 
 
 def examine(
-    asked: list[dict[str, Any]], trainable: str, plugins: dict[str, list[str]], storage: str, mark: str, root: str
+    asked: list[dict[str, Any]], trainable: str, plugins: dict[str, list[str]], storage: str, mark: str, root: Path,
+    beside: Path | None,
 ) -> list[str]:  # fmt: skip
     """Runs on a node: what is wrong there."""
     problems = [text] if (text := problem(storage, mark)) else []
@@ -95,7 +96,7 @@ def examine(
         trial = TrialConfig.model_validate(item["trial"])
         try:
             differences |= set(changed(item["sources"], code_of(trial, trainable).sources))
-            prepare(trial, Path(root))
+            prepare(trial, root, beside)
         except PcrRayError as error:
             data[str(error)] = None
     if differences:

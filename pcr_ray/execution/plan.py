@@ -64,7 +64,7 @@ def make_plan(
     todo: dict[str, TrialConfig] = {}
     for identity, trial in study.trials.items():
         run = runs.get(identity)
-        if run and run.finished and (differences := _differences(trial, study.spec.trainable, run, root)):
+        if run and run.finished and (differences := _differences(study, trial, run, root)):
             outdated[identity] = differences
         if identity in spooled or (run and run.finished):
             done.add(identity)
@@ -81,9 +81,9 @@ def make_plan(
     return Plan(study, runs, done - again, failed, {i: d for i, d in outdated.items() if i not in again}, todo, again)
 
 
-def _differences(trial: TrialConfig, trainable: str, run: TrialRun, root: Path) -> list[str]:
+def _differences(study: Study, trial: TrialConfig, run: TrialRun, root: Path) -> list[str]:
     if run.sources is None:
         return [UNKNOWN]
-    names = changed(run.sources, code_of(trial, trainable).sources)
-    data = known_fingerprint(trial, root)
+    names = changed(run.sources, code_of(trial, study.spec.trainable).sources)
+    data = known_fingerprint(trial, root, study.place)
     return names + ([f"{DATA}{trial.dataset}"] if data and run.data and data != run.data else [])

@@ -42,6 +42,7 @@ class Study:
     varying: list[str] = field(default_factory=list)
     others: list[tuple[str, TrialConfig]] = field(default_factory=list)  # the same trials under other labels
     plugins: dict[str, list[str]] = field(default_factory=dict)  # modules by the folder that they come from
+    place: Path | None = None  # the folder of its file
 
     @property
     def name(self) -> str:
@@ -107,7 +108,7 @@ def parse(
         problems.append("exclude: nothing is left to run")
     spec = paper.with_rows(spec, folder, problems)
     changed = stored or bool(overrides)
-    study = replace(_resolve_all(spec, left, problems, doubles=changed), plugins=modules)
+    study = replace(_resolve_all(spec, left, problems, doubles=changed), plugins=modules, place=folder)
     problems += [] if changed else _report_slips(study)
     if problems:
         raise problems_error(where, problems)
