@@ -19,7 +19,9 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="pcr-ray sweep",
         description="Run a sweep file; what is already done in MLflow is not run again.",
-        epilog="exit codes: 0 all done, 1 some trials failed, 2 bad input, 75 stopped before all were done",
+        epilog="Fields of trials: `pcr-ray train --help`; methods and their parameters: `pcr-ray methods NAME`; "
+        "protocols: `pcr-ray presets`. Exit codes: 0 all done, 1 some trials failed, 2 bad input, 75 stopped before "
+        "all were done.",
     )
     p.add_argument("file", metavar="FILE", help="a sweep file, such as sweeps/quickstart.yaml")
     p.add_argument("--dry-run", action="store_true", help="show the plan and a forecast, run nothing")

@@ -7,10 +7,10 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import yaml
 from rich.markup import escape
@@ -20,23 +20,34 @@ from rich.table import Table
 from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
+from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import InputError
+from pcr_ray.methods import METHODS
+from pcr_ray.study.presets import PRESETS
 from pcr_ray.study.reader import read_yaml
 from pcr_ray.study.resolve import resolve_or_exit
 
 if TYPE_CHECKING:
     from pcr_ray.learner import Learner
 
+LISTED: dict[str, Callable[[], list[str]]] = {
+    "method": METHODS.names, "dataset": DATASETS.names, "preset": lambda: list(PRESETS),
+}  # fmt: skip
+
 
 def parser() -> argparse.ArgumentParser:
     """Every field of a trial is an option; pydantic checks the values, all at once."""
-    p = argparse.ArgumentParser(prog="pcr-ray train", description="Run one trial, without Ray or MLflow.")
+    p = argparse.ArgumentParser(
+        prog="pcr-ray train",
+        description="Run one trial, without Ray or MLflow.",
+        epilog="`pcr-ray methods NAME` describes a method and its parameters, `pcr-ray presets NAME` a protocol.",
+    )
     plugins.add_argument(p)
     fields = p.add_argument_group("the trial")
     for name, field in TrialConfig.model_fields.items():
         option = "--" + name.replace("_", "-")
         default = "" if field.default is None or name == "params" else f" (default: {field.default})"
-        text = (field.description or "") + default
+        text = (field.description or "") + _choices(name, field.annotation) + default
         if name == "params":
             fields.add_argument(option, nargs="+", action="extend", metavar="NAME=VALUE", default=[], help=text)
         elif field.annotation is bool:
@@ -53,6 +64,12 @@ def parser() -> argparse.ArgumentParser:
         "--checkpoint", type=Path, metavar="DIR", help="save after every task there, and continue from there"
     )
     return p
+
+
+def _choices(name: str, kind: Any) -> str:
+    if name in LISTED:
+        return f": {', '.join(LISTED[name]())}"
+    return f" [{', '.join(get_args(kind))}]" if get_origin(kind) is Literal else ""
 
 
 def trial_config(options: argparse.Namespace) -> TrialConfig:

@@ -24,7 +24,7 @@ LAYERS = [
     "tracking",
     "analysis clusters execution",
     "api contract",
-    "__main__ bench check cli fetch listing new report submit sweep train ui",
+    "__main__ bench check cli completion fetch listing new report submit sweep train ui",
 ]
 PLACE = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}
 APART = {"analysis", "clusters", "execution"}  # of one layer, and none of them imports another

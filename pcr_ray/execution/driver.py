@@ -53,7 +53,8 @@ class Result:
 
 @contextlib.contextmanager
 def held(folder: Path, name: str) -> Iterator[None]:
-    """The sweep's folder, for one process at a time."""
+    """The sweep's folder, for one process at a time. What is refused leaves none."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
@@ -67,6 +68,11 @@ def held(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     finally:
+        if [p.name for p in folder.iterdir()] == [".lock"]:
+            (folder / ".lock").unlink()
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                for place in made:
+                    place.rmdir()
         lock.release()
 
 

@@ -16,7 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from pcr_ray import plugins
-from pcr_ray.config import FIELDS, TrialConfig
+from pcr_ray.config import ALIASES, FIELDS, TrialConfig, field_hint
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.identity import identity
 from pcr_ray.methods import METHODS
@@ -24,15 +24,15 @@ from pcr_ray.metrics import CLASSIFIERS, METRICS
 from pcr_ray.study import paper
 from pcr_ray.study.grid import adjusted, expand, is_field, matches, useless_rules
 from pcr_ray.study.presets import PRESETS
-from pcr_ray.study.reader import override, read_yaml, with_dotted_params
+from pcr_ray.study.reader import explain_yaml, override, read_yaml, with_dotted_params
 from pcr_ray.study.resolve import ConfigProblems, explain, resolve
 from pcr_ray.study.schema import FIGURES, ReportSpec, Resources, SweepFile
-from pcr_ray.text import did_you_mean
+from pcr_ray.text import count, did_you_mean
 
 KEYS = {name: list(model.model_fields) for name, model in (("report", ReportSpec), ("resources", Resources))}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Study:
     """A validated sweep file: its content, and its trials by identity in the file's order."""
 
@@ -47,6 +47,10 @@ class Study:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def __repr__(self) -> str:
+        over = f" over {', '.join(self.varying)}" if self.varying else ""
+        return f"<study '{self.name}': {count(len(self.trials), 'trial')}{over}>"
 
     def describe(self, identity: str) -> str:
         """The fields that tell this trial from the study's others."""
@@ -72,7 +76,7 @@ def load(path: str | Path, overrides: list[str] | None = None, more_plugins: Seq
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"sweep file {path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise InputError(f"sweep file {path} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise InputError(f"sweep file {path} is not valid YAML: {explain_yaml(error, text)}") from None
     return parse(content, str(path), overrides or [], folder=path.absolute().parent, more_plugins=more_plugins)
 
 
@@ -172,7 +176,15 @@ def _report_slips(study: Study) -> list[str]:
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
     keys = list(SweepFile.model_fields)
-    return [f"{key}: unknown key{did_you_mean(str(key), keys)}" for key in content if key not in keys]
+    return [f"{key}: {_instead(str(key), keys)}" for key in content if key not in keys]
+
+
+def _instead(key: str, keys: list[str]) -> str:
+    field = key if is_field(key) else ALIASES.get(key.lower().replace("-", "_"))
+    if field is None:
+        return f"unknown key{did_you_mean(key, keys)}"
+    called = "" if field == key else f", here called {field}"
+    return f"a field of a trial{called}: put it under fixed, or under grid with a list of values"
 
 
 def _check_names(spec: SweepFile) -> list[str]:
@@ -189,7 +201,7 @@ def _check_names(spec: SweepFile) -> list[str]:
             if key == "params" and place.startswith("grid"):
                 problems.append(f"{place}.params: write params.NAME and its values, such as params.alpha: [0.1, 0.5]")
             elif not is_field(key):
-                problems.append(f"{place}.{key}: unknown key{did_you_mean(str(key), FIELDS)}")
+                problems.append(f"{place}.{key}: unknown key{field_hint(str(key))}")
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", spec.trainable):
         problems.append(f"trainable: '{spec.trainable}' is not of the form package.module:Class")
     for name in ("x", "series"):
