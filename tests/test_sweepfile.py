@@ -293,7 +293,7 @@ def test_a_bad_file_ends_with_exit_code_2_and_no_traceback(tmp_path: Path, root:
     [
         ("{name: a, lr: 0.1, grid: {seed: [0]}}", "lr: a field of a trial: put it under fixed, or under grid"),
         ("{name: a, learning_rate: 0.1, grid: {seed: [0]}}", "learning_rate: a field of a trial, here called lr: put"),
-        ("{name: a, fixed: {optimizer: sgd}, grid: {seed: [0]}}", "fixed.optimizer: unknown key; here it is 'optimiser'"),
+        ("{name: a, fixed: {optimizer: sgd}, grid: {seed: [0]}}", "optimizer: unknown key; here it is 'optimiser'"),
         ("{name: a, grid: {seed: [0], Batch-Size: [5]}}", "grid.Batch-Size: unknown key; here it is 'batch_size'"),
         ("{name: a, grid: {seed: [0], epochs: [5]}}", "grid.epochs: unknown key; each image of the stream is seen"),
     ],
