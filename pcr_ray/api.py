@@ -45,15 +45,23 @@ KEPT = ".answer.json"  # beside a report: what was shown with it
 def load(
     path: str | Path,
     *,
-    fixed: Mapping[str, Any] | None = None,
-    grid: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
+    plugins: Sequence[str | Path] = (),
+    **keys: Any,
 ) -> Study:
-    """A study from its file; `fixed` and `grid` change fields of it, as `--set fixed.x=...` does on a command line."""
+    """A study from its file; `fixed={...}`, `grid={...}`, `name=...` change keys of it, as `--set fixed.x=...` does."""
     changes = [*overrides]
-    for place, values in (("fixed", fixed), ("grid", grid)):
-        changes += [f"{place}.{k}={yaml.safe_dump(v, default_flow_style=True)}" for k, v in (values or {}).items()]
-    return study_files.load(path, changes)
+    for key, value in keys.items():
+        parts = {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
+        changes += [f"{place}={_as_yaml(v, place)}" for place, v in parts.items()]
+    return study_files.load(path, changes, [str(p) for p in plugins])
+
+
+def _as_yaml(value: Any, place: str) -> str:
+    try:
+        return yaml.safe_dump(value.tolist() if hasattr(value, "tolist") else value, default_flow_style=True)
+    except yaml.YAMLError:
+        raise InputError(f"{place}: {value!r} cannot stand in a sweep file; give numbers, text or lists") from None
 
 
 def run(study: Study, options: RunOptions | None = None) -> Status:

@@ -15,6 +15,7 @@ from statistics import median
 
 from rich.table import Table
 
+from pcr_ray import plugins
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
 from pcr_ray.study.resolve import resolve_or_exit
@@ -29,7 +30,9 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--data-root", metavar="DIR")
     p.add_argument("--device", default="auto")
     p.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (default: 1)")
+    plugins.add_argument(p)
     options = p.parse_args(argv)
+    plugins.load(options.plugins)
     if options.steps < 1 or options.threads < 1:
         raise InputError("--steps and --threads need 1 or more")
     import torch

@@ -23,8 +23,10 @@ COMMANDS = {
     "methods": ("pcr_ray.listing:methods", "list the methods and their parameters"),
     "presets": ("pcr_ray.listing:presets", "list the named protocols and their fields"),
     "datasets": ("pcr_ray.listing:datasets", "list the datasets"),
-    "check": ("pcr_ray.check:main", "check that this installation works"),
+    "new": ("pcr_ray.new:main", "write a file with a method or dataset of your own, to start from"),
+    "check": ("pcr_ray.check:main", "check that this installation works, or that your method does"),
     "bench": ("pcr_ray.bench:main", "time a step of each method"),
+    "completion": ("pcr_ray.completion:main", "print a script that completes commands in bash and zsh"),
 }
 
 
@@ -32,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         console.print("usage: pcr-ray COMMAND ...\n")
         for name, (_, text) in COMMANDS.items():
-            console.print(f"  {name:10}{text}")
+            console.print(f"  {name:12}{text}")
         console.print("\n`pcr-ray COMMAND --help` lists a command's options.")
         return 0
     if argv[0] == "--version":

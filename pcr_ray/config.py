@@ -6,6 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pcr_ray.text import did_you_mean
+
 GAMMA = 1 / 0.09  # the paper's temperature 0.09, as the scale of the cosine head
 
 MOST = 10**9  # images: a slip of the finger ends here, not in an overflow somewhere inside
@@ -28,7 +30,8 @@ class TrialConfig(BaseModel):
     )
     dataset: str = Field("digits", description="a dataset of `pcr-ray datasets`")
     folder: str | None = Field(
-        None, description="dataset 'folder' only: the image folder, absolute or below the data root"
+        None,
+        description="dataset 'folder' only: the image folder, absolute, beside the sweep file or below the data root",
     )
     # From 9 on the last feature map has more than one pixel: BatchNorm can then learn from a single image.
     image_size: Annotated[int, Field(ge=9, le=512)] | None = Field(
@@ -114,3 +117,44 @@ def map_side(image_size: int) -> int:
 
 
 FIELDS = list(TrialConfig.model_fields)
+
+# What people call fields elsewhere.
+ALIASES = {
+    alias: field
+    for field, aliases in {
+        "lr": "learning_rate",
+        "batch_size": "batch bs batchsize stream_batch stream_batch_size minibatch_size",
+        "replay_batch_size": "mem_batch memory_batch_size replay_size replay_batch eps_mem_batch",
+        "buffer": "memory mem memory_size mem_size buffer_size capacity",
+        "optimiser": "optimizer optim opt",
+        "weight_decay": "wd l2",
+        "method": "agent algorithm algo strategy approach learner",
+        "dataset": "data",
+        "model": "backbone network net arch architecture",
+        "head": "classifier",
+        "tasks": "n_tasks num_tasks experiences",
+        "augment": "augmentation aug transform",
+        "batchnorm": "batch_norm bn",
+        "normalise": "normalize normalization",
+        "class_order": "classes_order order",
+        "seed": "seeds random_seed rng",
+        "folder": "image_folder images data_dir path",
+        "fraction": "subset subsample",
+    }.items()
+    for alias in aliases.split()
+}
+NOTES = {
+    "epochs": "each image of the stream is seen once",
+    "epoch": "each image of the stream is seen once",
+    "temperature": "the cosine head's scale is 'gamma', 1 / temperature; some methods have params.temperature",
+    "data_root": "it is an option of the command, --data-root",
+    "device": "resources decide: {gpu: 1}, or {gpu: 0} for the CPU",
+}
+
+
+def field_hint(key: str) -> str:
+    """What a field that does not exist may have meant."""
+    plain = key.lower().replace("-", "_")
+    if plain in FIELDS or plain in ALIASES:
+        return f"; here it is '{plain if plain in FIELDS else ALIASES[plain]}'"
+    return f"; {NOTES[plain]}" if plain in NOTES else did_you_mean(key, FIELDS)

@@ -50,13 +50,14 @@ class Learner:
         config: TrialConfig,
         *,
         root: str | os.PathLike[str] | None = None,
+        beside: str | os.PathLike[str] | None = None,
         device: str = "auto",
         compile: bool = False,
     ) -> None:
         self.config = config
         self.device = pick_device(device)
         self._forget_peak_memory()
-        data = prepare(config, data_root(root))
+        data = prepare(config, data_root(root), Path(beside) if beside else None)
         method = METHODS.get(config.method)
         self.stream = Stream(config, data, self.device, iid=method.iid)
         self.fingerprint, self.class_names = data.fingerprint, data.class_names

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from pcr_ray import plugins
 from pcr_ray.console import console
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ def methods(argv: Sequence[str]) -> int:
     p = argparse.ArgumentParser(prog="pcr-ray methods", description="List the methods and their parameters.")
     p.add_argument("names", nargs="*", metavar="METHOD", help="describe these: formula, differences, parameters")
     p.add_argument("--markdown", action="store_true", help="everything about them, as in docs/methods.md")
+    plugins.add_argument(p)
     options = p.parse_args(argv)
+    plugins.load(options.plugins)
     if options.markdown:
         sys.stdout.write(methods_markdown())
         return 0
@@ -196,7 +199,12 @@ def datasets(argv: Sequence[str]) -> int:
         from pcr_ray.fetch import main
 
         return main(argv[1:])
-    argparse.ArgumentParser(prog="pcr-ray datasets", description="List the datasets.").parse_args(argv)
+    p = argparse.ArgumentParser(
+        prog="pcr-ray datasets", description="List the datasets.",
+        epilog="`pcr-ray datasets fetch NAME` fills a data root beforehand, for nodes without internet.",
+    )  # fmt: skip
+    plugins.add_argument(p)
+    plugins.load(p.parse_args(argv).plugins)
     from pcr_ray.datasets import DATASETS
 
     table = Table()

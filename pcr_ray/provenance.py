@@ -7,18 +7,16 @@ changed code is told, and trials are run again on request.
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
-from pcr_ray import __version__
+from pcr_ray import __version__, sources
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import InputError
@@ -28,9 +26,8 @@ from pcr_ray.methods import METHODS
 PACKAGE = Path(__file__).parent
 UNKNOWN = "its code was not recorded"
 LEARNER = "pcr_ray.learner"
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # What the learner imports and no number depends on: how trials are described, named, stored and found.
-NUMBERLESS = ("checkpoints", "config", "errors", "identity", "lazy", "registry", "text")
+NUMBERLESS = ("checkpoints", "config", "errors", "identity", "lazy", "registry", "sources", "text")
 WITHOUT_EFFECT = {"pcr_ray", *(f"pcr_ray.{name}" for name in NUMBERLESS)}
 
 
@@ -54,7 +51,8 @@ def code_of(config: TrialConfig, trainable: str = TRAINABLE) -> Code:
 
 def look_again() -> None:
     """Forget what was read: in a notebook files change between two runs of one process."""
-    for cached in (_code, _imports, _digest, commit):
+    sources.look_again()
+    for cached in (_code, commit):
         cached.cache_clear()
 
 
@@ -72,7 +70,7 @@ def packages(trainable: str = TRAINABLE) -> list[Path]:
     """The packages (or the file) that a worker needs to run such a trial: ours, and the trainable's own."""
     found = []
     for top in dict.fromkeys(["pcr_ray", trainable.partition(":")[0].split(".")[0]]):
-        file = _file(top)
+        file = sources.module_file(top)
         if file is None:
             raise InputError(f"--ship: '{top}' is not a package that can be found here")
         found.append(file.parent if file.name == "__init__.py" else file)
@@ -84,61 +82,16 @@ def _code(method: str, dataset: str, trainable: str) -> Code:
     roots = [LEARNER, METHODS.get(method).__module__, DATASETS.get(dataset).__module__]
     if trainable != TRAINABLE:
         roots.append(trainable.partition(":")[0])
-    sources = {_shown(file): _digest(file) for file in _closure(roots)}
-    sources["torch"] = metadata.version("torch").partition("+")[0]
-    return Code(__version__, commit(), dict(sorted(sources.items())))
-
-
-def _closure(roots: Iterable[str]) -> list[Path]:
-    """The files of these modules and of all that they import from the same packages."""
-    found: dict[str, Path] = {}
-    todo = list(roots)
-    while todo:
-        name = todo.pop()
-        file = _file(name)
-        if name in found or name in WITHOUT_EFFECT or file is None:
-            continue
-        found[name] = file
-        package = name.split(".")[0]
-        todo += [other for other in _imports(file) if other.split(".")[0] == package]
-    return list(found.values())
-
-
-@lru_cache(maxsize=1024)
-def _file(module: str) -> Path | None:
-    """Found without importing anything; None for what is no module, such as the name in `from module import name`."""
-    top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top)
-    if spec is None or spec.origin is None:
-        return None
-    place = Path(spec.origin).parent.joinpath(*rest) if rest else Path(spec.origin).with_suffix("")
-    return next((f for f in (place.with_suffix(".py"), place / "__init__.py") if f.is_file()), None)
-
-
-@lru_cache(maxsize=1024)
-def _imports(file: Path) -> list[str]:
-    names = []
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return names
-
-
-@lru_cache(maxsize=1024)
-def _digest(file: Path) -> str:
-    """Of what the file does: without comments, layout and docstrings."""
-    tree = ast.parse(file.read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
-            node.body = node.body[1:]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:8]
-
-
-def _shown(file: Path) -> str:
-    """As a person looks for it: from the package's folder on, or a file's own name elsewhere."""
-    return str(file.relative_to(PACKAGE.parent)) if file.is_relative_to(PACKAGE.parent) else file.name
+    for kind, name, module in (("method", method, roots[1]), ("dataset", dataset, roots[2])):
+        if module == "__main__" or sources.module_file(module) is None:
+            raise InputError(
+                f"{kind} '{name}' is defined in {module}, which workers cannot import: put it into a file of its "
+                "own and name that with plugins"
+            )
+    files = sources.closure(roots, WITHOUT_EFFECT)
+    found = {sources.shown(module, file): sources.digest(file) for module, file in files.items()}
+    found["torch"] = metadata.version("torch").partition("+")[0]
+    return Code(__version__, commit(), dict(sorted(found.items())))
 
 
 @lru_cache(maxsize=1)

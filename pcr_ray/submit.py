@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from pcr_ray import plugins
 from pcr_ray.clusters import BACKENDS, Backend, Job
 from pcr_ray.console import console, run
 from pcr_ray.errors import InputError
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--print", action="store_true", help="print what would be submitted, and submit nothing")
     sweep = p.add_argument_group("options of the sweep")
     sweep.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the file")
+    plugins.add_argument(sweep)
     RunOptions.add_arguments(sweep, leave_out=THE_BACKENDS)
     options = p.parse_args(argv[1:])
     backend, task = kind(options), make_job(options)
@@ -80,17 +82,23 @@ def _backend(handle: str) -> Backend:
 def make_job(given: argparse.Namespace) -> Job:
     """The sweep file, checked, with the sweep's options that were given as words again."""
     options = RunOptions.parse(argparse.Namespace(**{k: v for k, v in vars(given).items() if k not in THE_BACKENDS}))
-    study, file = load(given.file, given.set), given.file.absolute()
+    study, file = load(given.file, given.set, given.plugins), given.file.absolute()
     words = [word for override in given.set for word in ("--set", override)] + options.arguments()
-    return Job(study.name, file, _alone(file.read_text(encoding="utf-8"), study), Path.cwd(), words)
+    text = _alone(file.read_text(encoding="utf-8"), study)
+    return Job(study.name, file, text, Path.cwd(), words, plugins.files(study.plugins), list(study.spec.plugins))
 
 
 def _alone(text: str, study: Study) -> str:
-    """The file's text with the paper's numbers written into it, where it names a CSV file beside it."""
+    """The file's text with the paper's numbers in it, where it names a CSV file, and plugins as modules to import."""
     content = read_yaml(text)
-    if not isinstance((content.get("report") or {}).get("paper"), str):
+    beside = isinstance((content.get("report") or {}).get("paper"), str)
+    if not beside and not study.plugins:
         return text
-    content["report"]["paper"] = study.spec.report.paper
+    if beside:
+        content["report"]["paper"] = study.spec.report.paper
+    if study.plugins:
+        names = [name for names in study.plugins.values() for name in names]
+        content["plugins"] = [n for n in names if n.rpartition(".")[0] not in names]  # a package brings its modules
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from pcr_ray import plugins
 from pcr_ray.console import run
 from pcr_ray.errors import NotNowError
 from pcr_ray.execution.options import RunOptions
@@ -18,7 +19,9 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="pcr-ray sweep",
         description="Run a sweep file; what is already done in MLflow is not run again.",
-        epilog="exit codes: 0 all done, 1 some trials failed, 2 bad input, 75 stopped before all were done",
+        epilog="Fields of trials: `pcr-ray train --help`; methods and their parameters: `pcr-ray methods NAME`; "
+        "protocols: `pcr-ray presets`. Exit codes: 0 all done, 1 some trials failed, 2 bad input, 75 stopped before "
+        "all were done.",
     )
     p.add_argument("file", metavar="FILE", help="a sweep file, such as sweeps/quickstart.yaml")
     p.add_argument("--dry-run", action="store_true", help="show the plan and a forecast, run nothing")
@@ -26,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE",
         help="override a key of the file: --set fixed.dataset=digits --set grid.seed='[0,1]'",
     )  # fmt: skip
+    plugins.add_argument(p)
     RunOptions.add_arguments(p)
     return p
 
@@ -33,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     options = RunOptions.parse(given)
-    study = load(given.file, given.set)
+    study = load(given.file, given.set, given.plugins)
     if given.dry_run:
         from pcr_ray.execution.driver import preview
 

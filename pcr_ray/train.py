@@ -7,19 +7,23 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import yaml
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console, run
+from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import InputError
+from pcr_ray.methods import METHODS
+from pcr_ray.study.presets import PRESETS
 from pcr_ray.study.reader import read_yaml
 from pcr_ray.study.resolve import resolve_or_exit
 from pcr_ray.text import count
@@ -27,15 +31,24 @@ from pcr_ray.text import count
 if TYPE_CHECKING:
     from pcr_ray.learner import Learner
 
+LISTED: dict[str, Callable[[], list[str]]] = {
+    "method": METHODS.names, "dataset": DATASETS.names, "preset": lambda: list(PRESETS),
+}  # fmt: skip
+
 
 def parser() -> argparse.ArgumentParser:
     """Every field of a trial is an option; pydantic checks the values, all at once."""
-    p = argparse.ArgumentParser(prog="pcr-ray train", description="Run one trial, without Ray or MLflow.")
+    p = argparse.ArgumentParser(
+        prog="pcr-ray train",
+        description="Run one trial, without Ray or MLflow.",
+        epilog="`pcr-ray methods NAME` describes a method and its parameters, `pcr-ray presets NAME` a protocol.",
+    )
+    plugins.add_argument(p)
     fields = p.add_argument_group("the trial")
     for name, field in TrialConfig.model_fields.items():
         option = "--" + name.replace("_", "-")
         default = "" if field.default is None or name == "params" else f" (default: {field.default})"
-        text = (field.description or "") + default
+        text = (field.description or "") + _choices(name, field.annotation) + default
         if name == "params":
             fields.add_argument(option, nargs="+", action="extend", metavar="NAME=VALUE", default=[], help=text)
         elif field.annotation is bool:
@@ -52,6 +65,12 @@ def parser() -> argparse.ArgumentParser:
         "--checkpoint", type=Path, metavar="DIR", help="save after every task there, and continue from there"
     )
     return p
+
+
+def _choices(name: str, kind: Any) -> str:
+    if name in LISTED:
+        return f": {', '.join(LISTED[name]())}"
+    return f" [{', '.join(get_args(kind))}]" if get_origin(kind) is Literal else ""
 
 
 def trial_config(options: argparse.Namespace) -> TrialConfig:
@@ -79,6 +98,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
+    plugins.load(options.plugins)
     config = trial_config(options)
     _check_paths(options)
     import torch
@@ -87,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
 
     # More than one changes the last bits of sums, and makes small batches slower where cores are busy: 9 min for 39 s.
     torch.set_num_threads(options.threads)
-    learner = Learner(config, root=options.data_root, device=options.device, compile=options.compile)
+    learner = Learner(config, root=options.data_root, beside=Path.cwd(), device=options.device, compile=options.compile)
     _describe(learner, options.threads)
     if options.checkpoint and learner.load(options.checkpoint):
         console.print(f"continuing after task {learner.tasks_done} from {escape(str(options.checkpoint))}")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
 
 from pcr_ray.cli import COMMANDS, main
+from pcr_ray.config import TrialConfig
 from pcr_ray.console import run
 from pcr_ray.datasets import DATASETS
 from pcr_ray.listing import methods_markdown, presets_markdown
 from pcr_ray.methods import METHODS
+from pcr_ray.study.presets import PRESETS
 from tests.sweeping import environment, sweep_file
 
 REPOSITORY = Path(__file__).parent.parent
@@ -91,3 +95,40 @@ def test_the_benchmark_times_methods_beside_er(root: Path, capsys: pytest.Captur
     assert 0 < float(rows["finetune"]) < float(rows["ocm"])  # 20 images a step against some 800
     assert run(main, ["bench", "fintune"]) == 2
     assert "did you mean 'finetune'" in capsys.readouterr().err
+
+
+def test_help_lists_the_choices_of_every_field(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, field in TrialConfig.model_fields.items():
+        if get_origin(field.annotation) is Literal:
+            assert f"[{', '.join(get_args(field.annotation))}]" in shown, name
+    for names in (METHODS.names(), DATASETS.names(), list(PRESETS)):
+        assert ", ".join(names) in shown
+    assert "pcr-ray methods NAME" in shown and "pcr-ray presets NAME" in shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_shell_completes_commands_options_and_names(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell} here")
+    assert main(["completion"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    asked = {
+        "pcr-ray swe": "sweep", "pcr-ray sweep a.yaml --dry": "--dry-run", "pcr-ray train --method pcr_": "pcr_c",
+        "pcr-ray methods gm": "gmed", "pcr-ray submit slurm x.yaml --data-r": "", "pcr-ray sweep a": "",
+    }  # fmt: skip
+    lines = [f"source {tmp_path / 'script'}"]
+    if shell == "zsh":
+        lines = ["autoload -U compinit; compinit -u", *lines, "setopt ksh_arrays shwordsplit"]
+    for words in asked:
+        lines.append(f'COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}; _pcr_ray; echo "[${{COMPREPLY[*]}}]"')
+    done = subprocess.run([shell, "-c", "\n".join(lines)], capture_output=True, text=True, check=False, cwd=tmp_path)
+    shown = [line.strip("[]").split() for line in done.stdout.splitlines()]
+    if shell == "zsh":  # it compares with what was typed only when a key is pressed
+        shown = [[w for w in found if w.startswith(words.split()[-1])] for words, found in zip(asked, shown)]
+    assert shown == [answer.split() for answer in asked.values()], done.stdout + done.stderr

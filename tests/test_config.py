@@ -73,7 +73,8 @@ def test_every_problem_is_reported_at_once_with_its_field():
         ({"bufer": 1}, "bufer", "buffer"),
         ({"method": "pcrr"}, "method", "pcr"),
         ({"dataset": "cifar1O"}, "dataset", "cifar10"),
-        ({"learning_rate": 1}, "learning_rate", "known: "),
+        ({"learning_rate": 1}, "learning_rate", "here it is 'lr'"),
+        ({"zzz": 1}, "zzz", "known: "),
     ],
 )
 def test_an_unknown_name_comes_with_the_near_one_or_with_what_there_is(raw, field, near):

@@ -15,20 +15,15 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from pcr_ray.config import TrialConfig
-from pcr_ray.datasets import DATASETS, Dataset, mini_imagenet, prepare
+from pcr_ray.contract import DATASET_CHECKS, NotHere
+from pcr_ray.contract.datasets import config_for
+from pcr_ray.datasets import DATASETS, mini_imagenet, prepare
 from pcr_ray.errors import DataError
 from pcr_ray.study.resolve import resolve
 from tests.made_images import Splits, assert_holds, assert_same, random_splits, write_folder
 
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-NAMED = [d.name for d in DATASETS if not d.user_folder]
 ABSENT = [d.name for d in DATASETS if not d.user_folder and d.name != "digits"]  # digits come with scikit-learn
-
-
-def config_for(dataset: type[Dataset], folder: Path | None = None, size: int = 12) -> TrialConfig:
-    own = {"folder": str(folder), "image_size": size, "tasks": 2} if dataset.user_folder else {}
-    return resolve({"dataset": dataset.name} | own)
 
 
 def cut_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,23 +36,15 @@ def cut_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
 # What every dataset promises.
 
 
-@pytest.mark.parametrize("dataset", list(DATASETS), ids=lambda d: d.name)
-def test_every_dataset_is_read_from_an_image_folder(dataset: type[Dataset], tmp_path: Path) -> None:
-    size, classes = dataset.image_size or 12, dataset.classes or 4
-    splits = random_splits([f"class {c:03d}" for c in range(classes)], size)
-    write_folder(tmp_path / dataset.name, splits)
-    prepared = prepare(config_for(dataset, tmp_path / dataset.name, size), tmp_path)
-    assert prepared.images.shape == (5 * classes, size, size, 3) and prepared.images.dtype == np.uint8
-    assert prepared.classes == classes
-    assert_holds(prepared, splits)
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_every_named_dataset_has_a_usual_split(name: str) -> None:
-    dataset = DATASETS.get(name)
-    assert dataset.title and dataset.how_to_get
-    assert config_for(dataset).tasks == dataset.tasks
-    assert dataset.classes % dataset.tasks == 0  # the published splits are even
+@pytest.mark.parametrize("check", DATASET_CHECKS)
+@pytest.mark.parametrize("name", DATASETS.names())
+def test_a_dataset_keeps_the_contract(name: str, check: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_the_network(monkeypatch)
+    try:
+        DATASET_CHECKS[check](name, root)
+    except NotHere as reason:
+        allowed = {"reads its images, the same every time", "can be learned"} if name != "digits" else set()
+        assert check in allowed | ({"a folder with other classes is refused"} if name == "folder" else set()), reason
 
 
 @pytest.mark.parametrize("name", ABSENT)
@@ -73,14 +60,6 @@ def test_an_absent_dataset_names_every_place_looked_at(
     assert places and all(tmp_path in p.parents and str(p) in message for p in places)
     assert f"{tmp_path / name}/" in message and "train" in message and dataset.how_to_get in message
     assert "--data-root" in message and "PCR_RAY_DATA" in message
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_a_folder_with_the_wrong_number_of_classes_is_refused(name: str, tmp_path: Path) -> None:
-    dataset = DATASETS.get(name)
-    write_folder(tmp_path / name, random_splits(["a", "b", "c"], dataset.image_size))
-    with pytest.raises(DataError, match=f"'{name}' should have {dataset.classes} classes, found 3"):
-        prepare(config_for(dataset), tmp_path)
 
 
 # Digits.

@@ -1,112 +1,16 @@
-"""No host sync in a step: the learner runs on torch's meta device, whose tensors have shapes but no values.
-
-Whatever asks such a tensor for a value cannot be answered: the same calls that make a CPU wait for a GPU.
-A dispatch mode adds what the meta device lets pass and a GPU does not.
-"""
-
-import functools
+"""The detector of host syncs, which the contract of every method uses: it sees every kind of wait and nothing else."""
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from pcr_ray import learner as learner_module
-from pcr_ray.learner import Learner
+from pcr_ray.contract import Broken
+from pcr_ray.contract.hostsync import HostSync, NoHostSync, device_learner, no_step_waits
 from pcr_ray.methods import METHODS, Method
-from pcr_ray.study.resolve import resolve
-
-# Kernels that read a value back inside, whose result has a shape that depends on values, or, as lift_fresh
-# in torch.tensor([...], device=...), that stand for a blocking copy.
-WAITING = {
-    *("_local_scalar_dense", "is_nonzero", "item", "equal", "multinomial", "lift_fresh", "nonzero", "masked_select"),
-    *("bincount", "repeat_interleave", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
-}
-COPIES = {"_to_copy", "copy_"}
-
-
-class HostSync(AssertionError):
-    """A step waited for the device."""
-
-
-class NoHostSync(TorchDispatchMode):
-    """Raises where the host would wait for a device, 'meta' standing for it."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        devices = {t.device.type for t in tensors if t.dim()}
-        if name in COPIES:
-            self.check_copy(name, tensors, args, kwargs)
-        elif devices == {"cpu", "meta"}:
-            raise HostSync(f"{name} takes tensors of host and device")
-        if any(t.is_meta for t in tensors):
-            if name in WAITING:
-                raise HostSync(name)
-            if name in {"index", "index_put", "index_put_"} and any(
-                i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]
-            ):
-                raise HostSync(f"{name} with a mask")
-        return func(*args, **kwargs)
-
-    @staticmethod
-    def check_copy(name, tensors, args, kwargs):
-        source = tensors[-1].device.type
-        target = tensors[0].device.type if name == "copy_" else torch.device(kwargs.get("device") or source).type
-        blocking = not (kwargs.get("non_blocking") or (name == "copy_" and args[2:] and args[2]))
-        if source == "meta" and target == "cpu":
-            raise HostSync("copy from the device")
-        if source == "cpu" and target == "meta" and blocking:
-            raise HostSync("blocking copy to the device")
-
-
-class Enough(Exception):
-    """Ends a task before its evaluation, which may wait."""
-
-
-def device_learner(monkeypatch, root, **raw):
-    monkeypatch.setattr(learner_module, "pick_device", lambda name: torch.device("meta"))
-    return Learner(resolve({"buffer": 15, "fraction": 0.2, **raw}), root=root)
-
-
-def run_steps(learner, steps=3):
-    """The learner's own loop over the next task, watched from its second step on, when its data is there."""
-    mode, done = NoHostSync(), 0
-
-    def on_step():
-        nonlocal done
-        done += 1
-        if done == 1:
-            mode.__enter__()
-        if done == steps:
-            raise Enough
-
-    try:
-        with pytest.raises(Enough):
-            learner.run_task(on_step)
-    finally:
-        if done:
-            mode.__exit__(None, None, None)
-    learner.method.end_task()
-    learner.training.losses.append(0.0)  # the task counts as done
-
-
-@pytest.mark.parametrize("method", METHODS.names())
-def test_no_step_waits_for_the_device(method, monkeypatch, root):
-    learner = device_learner(monkeypatch, root, method=method)
-    if METHODS.get(method).syncs:  # they say why storing has to wait: all else in a step must not
-        reservoir = functools.partial(Method.remember, learner.method)
-        monkeypatch.setattr(learner.method, "remember", reservoir)
-    for _ in range(2):
-        run_steps(learner)
-    if METHODS.get(method).uses_memory:
-        assert learner.method.memory.seen > learner.method.memory.size, "replacement was not reached"
 
 
 @pytest.mark.parametrize("method", [m.name for m in METHODS if m.syncs])
-def test_a_reason_to_wait_still_holds(method, monkeypatch, root):
-    learner = device_learner(monkeypatch, root, method=method)
+def test_a_reason_to_wait_still_holds(method, root):
+    learner = device_learner(root, method=method)
     learner.method.begin_task(learner.stream.tasks[0])
     batches = learner.stream.batches(0)
     for _ in range(2):
@@ -176,9 +80,9 @@ def test_the_detector_lets_pass_what_needs_no_wait(free):
         FREE[free](torch.ones(10, dtype=torch.int64, device="meta"))
 
 
-def test_a_method_that_waits_in_its_step_is_caught(monkeypatch, root):
-    learner = device_learner(monkeypatch, root, method="finetune")
-    remember = learner.method.remember
-    learner.method.remember = lambda batch: (remember(batch), batch.labels.max().item())
-    with pytest.raises(RuntimeError, match="meta"):
-        run_steps(learner)
+@pytest.mark.parametrize("wait", [lambda x: x.max().item(), lambda x: x[x > 0], lambda x: x.nonzero()])
+def test_a_method_that_waits_in_its_step_is_caught(wait, monkeypatch, root):
+    plain = METHODS.get("finetune").remember
+    monkeypatch.setattr(METHODS.get("finetune"), "remember", lambda self, b: (plain(self, b), wait(b.labels)))
+    with pytest.raises(Broken, match="a step waits for the device"):
+        no_step_waits("finetune", root)

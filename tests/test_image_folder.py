@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from pcr_ray.config import TrialConfig
-from pcr_ray.datasets import prepare
+from pcr_ray.datasets import known_fingerprint, prepare
 from pcr_ray.errors import DataError
+from pcr_ray.study.load import load
 from pcr_ray.study.resolve import resolve
 from tests.made_images import assert_holds, random_splits, write_folder
 
@@ -136,3 +137,30 @@ def test_what_is_missing_in_a_folder_is_said(missing: str, message: str, tmp_pat
         gone.rename(tmp_path / f"{gone.parent.name}-{gone.name}")
     with pytest.raises(DataError, match=message):
         prepare(folder_config(tmp_path / "mine"), tmp_path)
+
+
+def test_a_folder_is_looked_for_beside_the_sweep_file_then_below_the_data_root(tmp_path: Path) -> None:
+    root, beside = tmp_path / "root", tmp_path / "study"
+    here, there = random_splits(["a", "b"], 16, seed=1), random_splits(["a", "b"], 16, seed=2)
+    with pytest.raises(DataError, match="does not exist") as raised:
+        prepare(folder_config("mine"), root, beside)
+    assert f"{beside / 'mine'} or {root / 'mine'}" in str(raised.value)
+    write_folder(root / "mine", there)
+    assert_holds(prepare(folder_config("mine"), root, beside), there)
+    write_folder(beside / "mine", here)
+    assert_holds(prepare(folder_config("mine"), root, beside), here)
+    file = beside / "s.yaml"
+    file.write_text("{name: s, fixed: {dataset: folder, folder: mine, image_size: 16, tasks: 2}, grid: {seed: [0]}}")
+    study = load(file)
+    assert study.place == beside and [t.folder for t in study.trials.values()] == ["mine"]  # whatever its place
+
+
+def test_an_edited_folder_is_told_before_it_is_read_again(tmp_path: Path) -> None:
+    write_folder(tmp_path / "mine", random_splits(["a", "b"], 16))
+    config = folder_config("mine")
+    assert known_fingerprint(config, tmp_path) is None
+    first = prepare(config, tmp_path).fingerprint
+    assert known_fingerprint(config, tmp_path) == first
+    Image.new("RGB", (16, 16)).save(tmp_path / "mine" / "train" / "a" / "more.png")
+    assert known_fingerprint(config, tmp_path) == "outdated"
+    assert prepare(config, tmp_path).fingerprint not in (first, "outdated")

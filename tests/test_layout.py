@@ -15,16 +15,16 @@ REPOSITORY = Path(__file__).parent.parent
 
 # From the bottom up. A module may import what stands lower, and its own line without going in circles.
 LAYERS = [
-    "__init__ config console errors lazy registry text",
+    "__init__ config console errors lazy registry sources text",
     "datasets",
     "augment checkpoints memory metrics models seeds stream",
     "methods",
-    "identity learner provenance",
+    "identity learner plugins provenance",
     "study",
     "tracking",
     "analysis clusters execution",
-    "api",
-    "__main__ bench check cli fetch listing report status submit sweep train ui",
+    "api contract",
+    "__main__ bench check cli completion fetch listing new report status submit sweep train ui",
 ]
 PLACE = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}
 APART = {"analysis", "clusters", "execution"}  # of one layer, and none of them imports another

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import stat
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import data_root, prepare
 from pcr_ray.errors import DataError
@@ -249,3 +251,44 @@ def test_the_data_root_is_the_given_one_then_the_variable_then_the_cache(
     assert data_root("other") == tmp_path / "other"
     monkeypatch.setenv("HOME", str(tmp_path))
     assert data_root("~/mine") == tmp_path / "mine"
+
+
+READER = '''"""Text is not code."""
+import numpy as np
+from pcr_ray.datasets import DATASETS, Dataset, Images
+
+@DATASETS.register("watched")
+class Watched(Dataset):
+    title, how_to_get, classes, tasks, image_size = "Watched", "Made up.", 2, 2, 16
+    def native_paths(self, root):
+        return [root / "watched.bin"]
+    def native(self, root):
+        value = int((root / "watched.bin").read_text())
+        images = np.full((4, 16, 16, 3), value, np.uint8)
+        return Images(images, np.arange(4) % 2), Images(images, np.arange(4) % 2), ["a", "b"]
+'''
+
+
+def test_a_prepared_copy_depends_on_the_code_and_the_files_that_made_it(tmp_path: Path) -> None:
+    file, data = tmp_path / "watched_reader.py", tmp_path / "watched.bin"
+
+    def value() -> int:
+        plugins.load([str(file)])
+        return int(prepare(resolve({"dataset": "watched"}), tmp_path).images.max())
+
+    try:
+        file.write_text(READER)
+        data.write_text("7")
+        assert value() == 7
+        before = files_of(tmp_path)
+        file.write_text(READER.replace("Text is", "What is written here is"))
+        assert value() == 7 and files_of(tmp_path) == before
+        file.write_text(READER.replace("np.full((4, 16, 16, 3), value", "np.full((4, 16, 16, 3), value + 100"))
+        assert value() == 107
+        data.write_text("23")
+        assert value() == 123
+        data.unlink()  # kept prepared, without its source
+        assert value() == 123
+    finally:
+        plugins._forget("watched_reader")
+        sys.path.remove(str(tmp_path))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pcr_ray.config import ALIASES, FIELDS, NOTES
 from pcr_ray.errors import InputError
 from pcr_ray.study import load as sweepfile
 from pcr_ray.study.reader import read_yaml
@@ -285,3 +286,42 @@ def test_a_bad_file_ends_with_exit_code_2_and_no_traceback(tmp_path: Path, root:
     result = run_sweep(tmp_path, root)
     assert result.returncode == 2 and "did you mean 'seed'" in result.stderr
     assert "Traceback" not in result.stderr and [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{name: a, lr: 0.1, grid: {seed: [0]}}", "lr: a field of a trial: put it under fixed, or under grid"),
+        ("{name: a, learning_rate: 0.1, grid: {seed: [0]}}", "learning_rate: a field of a trial, here called lr: put"),
+        ("{name: a, fixed: {optimizer: sgd}, grid: {seed: [0]}}", "optimizer: unknown key; here it is 'optimiser'"),
+        ("{name: a, grid: {seed: [0], Batch-Size: [5]}}", "grid.Batch-Size: unknown key; here it is 'batch_size'"),
+        ("{name: a, grid: {seed: [0], epochs: [5]}}", "grid.epochs: unknown key; each image of the stream is seen"),
+    ],
+)  # fmt: skip
+def test_what_a_field_is_called_elsewhere_or_where_it_belongs_is_said(content: str, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        parse(content)
+    assert message in str(raised.value)
+
+
+def test_every_alias_means_a_field_and_hides_none() -> None:
+    assert set(ALIASES.values()) <= set(FIELDS) and not (ALIASES.keys() | NOTES.keys()) & set(FIELDS)
+
+
+def test_a_yaml_error_has_its_line_and_a_caret_below_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("name: a\ngrid:\n  seed: [0, 1\n  lr: [0.1]\n")
+    with pytest.raises(InputError) as raised:
+        sweepfile.load(file)
+    first, line, caret = str(raised.value).splitlines()
+    assert str(file) in first and first.endswith("line 4")
+    assert line.strip() == "lr: [0.1]" and line[caret.index("^")] == ":"
+
+
+def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, root: Path) -> None:
+    fixed = {"dataset": "folder", "folder": "nowhere", "image_size": 16, "tasks": 2}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"name": "a", "fixed": fixed, "grid": {"seed": [0]}}))
+    for more in ([], ["--dry-run"], ["--set", "trainable=no.such:Thing"], ["--set", "resources={cpu: 9999}"]):
+        result = run_sweep(tmp_path, root, *more)
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"], more

@@ -269,7 +269,7 @@ def test_the_fingerprint_covers_what_can_change_a_number_and_nothing_else() -> N
 
 
 def test_comments_and_docstrings_do_not_change_a_fingerprint(tmp_path: Path) -> None:
-    from pcr_ray.provenance import _digest
+    from pcr_ray.sources import digest
 
     versions = {
         "same.py": 'def f():\n    """One."""\n    return 1\n',
@@ -278,7 +278,7 @@ def test_comments_and_docstrings_do_not_change_a_fingerprint(tmp_path: Path) -> 
     }
     for name, text in versions.items():
         (tmp_path / name).write_text(text)
-    digests = {name: _digest(tmp_path / name) for name in versions}
+    digests = {name: digest(tmp_path / name) for name in versions}
     assert digests["same.py"] == digests["words.py"] != digests["other.py"]
 
 

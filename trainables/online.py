@@ -10,6 +10,7 @@ from pcr_ray.checkpoints import CheckpointStore
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import PcrRayError
 from pcr_ray.learner import Learner
+from pcr_ray.plugins import load_modules
 from pcr_ray.text import count
 
 
@@ -17,8 +18,8 @@ class OnlineTrainable(tune.Trainable):
     """Continues from the trial's own checkpoint, whichever worker or earlier sweep wrote it.
 
     `config["case"]` has the trial's `identity`, the fingerprint of its `code`, `trial` (a resolved TrialConfig as a
-    dict) and `run` (data root, storage, CPUs). A result says `complete` when the trial is: Tune's `done` may also come
-    from a scheduler.
+    dict) and `run` (see `tuner.run`). A result says `complete` when the trial is: Tune's `done` may also come from a
+    scheduler.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -33,9 +34,10 @@ class OnlineTrainable(tune.Trainable):
         import torch
 
         torch.set_num_threads(max(1, int(run["cpus"])))
+        load_modules(run["plugins"])
         config = TrialConfig.model_validate(trial)
         self.store = CheckpointStore(run["storage"], identity, code)
-        self.learner = Learner(config, root=run["data_root"], compile=run["compile"])
+        self.learner = Learner(config, root=run["data_root"], beside=run["beside"], compile=run["compile"])
         self.store.load(self.learner)
 
     def step(self) -> dict[str, Any]:

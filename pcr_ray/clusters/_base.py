@@ -20,7 +20,8 @@ class Job:
     text: str  # its YAML; the paper's CSV is written into it, so that the text stands alone
     folder: Path  # where submit was typed, absolute
     arguments: list[str]  # options of `python -m pcr_ray.sweep` besides FILE, as words of a command line
-    plugins: list[Path] = field(default_factory=list)
+    plugins: list[Path] = field(default_factory=list)  # files and packages; `text` names their modules
+    named: list[str] = field(default_factory=list)  # the same as paths and modules, for where `file` itself is read
 
     def option(self, name: str) -> str | None:
         """The value given to an option of the sweep, such as `--out`: the last one counts."""

@@ -18,7 +18,7 @@ def absolute_arguments(job: Job) -> list[str]:
     for i, word in enumerate(words[:-1]):
         if word in PATHS and "://" not in words[i + 1]:
             words[i + 1] = str(job.folder / words[i + 1])
-    return words
+    return words + [word for plugin in job.named for word in ("--plugins", plugin)]
 
 
 def show(log: Path, running: Callable[[], bool], follow: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,9 +11,11 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 
+from pcr_ray import sources
 from pcr_ray.errors import DataError
 from pcr_ray.registry import Registry
 
+SHARED = ("pcr_ray.datasets", "pcr_ray.datasets._base", "pcr_ray.datasets._store")  # LAYOUT stands for them
 SUFFIXES = {".png", ".jpg", ".jpeg"}
 
 
@@ -50,7 +53,7 @@ class Dataset:
         raise DataError(f"dataset '{self.name}' is read from an image folder only")
 
     def native_paths(self, root: Path) -> list[Path]:
-        """Where `native` looks, for the error message."""
+        """Where `native` looks: named where nothing is there; what changes there is read again."""
         return []
 
 
@@ -80,12 +83,31 @@ def folder_files(folder: Path) -> dict[str, list[tuple[str, Path]]]:
 
 def folder_fingerprint(files: dict[str, list[tuple[str, Path]]]) -> str:
     """Changes when an image is added, removed, renamed or written to."""
+    return _fingerprint((f"{s}/{name}/{f.name}", f) for s, entries in sorted(files.items()) for name, f in entries)
+
+
+def native_fingerprint(dataset: Dataset, root: Path) -> str | None:
+    """Changes when one of the files that `native` reads does; None where they are not there (any more)."""
+    there = [p for p in dataset.native_paths(root) if p.exists()]
+    files = [f for p in there for f in ([p] if p.is_file() else sorted(p.rglob("*"))) if f.is_file()]
+    return (
+        _fingerprint((str(f.relative_to(root) if f.is_relative_to(root) else f), f) for f in files) if files else None
+    )
+
+
+def _fingerprint(files: Iterable[tuple[str, Path]]) -> str:
     digest = hashlib.sha1()
-    for split, entries in sorted(files.items()):
-        for name, file in entries:
-            stat = file.stat()
-            digest.update(f"{split}/{name}/{file.name}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
+    for name, file in files:
+        stat = file.stat()
+        digest.update(f"{name}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
+
+
+def code_fingerprint(dataset: Dataset) -> str:
+    """Changes when the dataset's file, or what it imports of other datasets' files and of the user's, does."""
+    files = sources.closure([type(dataset).__module__], leave_out=SHARED)
+    own = {n: f for n, f in files.items() if not n.startswith("pcr_ray.") or n.startswith("pcr_ray.datasets.")}
+    return hashlib.sha1("".join(f"{n}:{sources.digest(f)}\n" for n, f in sorted(own.items())).encode()).hexdigest()
 
 
 def read_folder(files: dict[str, list[tuple[str, Path]]], size: int) -> tuple[Images, Images, list[str]]:

@@ -11,15 +11,26 @@ import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
 from pcr_ray.config import TrialConfig
-from pcr_ray.datasets._base import DATASETS, Dataset, Images, folder_files, folder_fingerprint, read_folder
+from pcr_ray.datasets._base import (
+    DATASETS,
+    Dataset,
+    Images,
+    code_fingerprint,
+    folder_files,
+    folder_fingerprint,
+    native_fingerprint,
+    read_folder,
+)
 from pcr_ray.errors import DataError
 
 LAYOUT = 1  # raise when the files' layout changes: older ones are then rebuilt
+OUTDATED = "outdated"  # the fingerprint of data that have changed and were not read again yet
 
 
 @dataclass(frozen=True)
@@ -51,20 +62,23 @@ def data_root(given: str | os.PathLike[str] | None = None) -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def prepare(config: TrialConfig, root: Path) -> Prepared:
-    """Open the prepared dataset, building it first where it is absent, outdated or damaged."""
+def prepare(config: TrialConfig, root: Path, beside: Path | None = None) -> Prepared:
+    """Open the prepared dataset, building it first where it is absent, outdated or damaged.
+
+    `beside` is where a relative `folder` is looked for before the data root: the place of the sweep file.
+    """
     try:
-        return _prepare(config, root)
+        return _prepare(config, root, beside)
     except OSError as error:  # a full disk, a broken link among the images, a place that may not be written
         raise DataError(f"dataset '{config.dataset}' cannot be prepared: {error}") from None
 
 
-def _prepare(config: TrialConfig, root: Path) -> Prepared:
+def _prepare(config: TrialConfig, root: Path, beside: Path | None) -> Prepared:
     dataset = DATASETS.get(config.dataset)()
     size = config.image_size or dataset.image_size
-    source = _source_folder(dataset, config, root)
+    source = _source_folder(dataset, config, root, beside)
     files = folder_files(source) if source else None
-    wanted = folder_fingerprint(files) if files else None
+    wanted = _made_of(dataset, root, files)
     ready = _open(root / "prepared" / _key(dataset, size, source), wanted)
     if ready:  # also where the data root may only be read
         return ready
@@ -75,6 +89,7 @@ def _prepare(config: TrialConfig, root: Path) -> Prepared:
         if prepared is None:
             train, test, names = read_folder(files, size) if files else _native(dataset, root)
             _check(dataset, train, test, names)
+            wanted = _made_of(dataset, root, files)  # a download has brought files
             _write(target, train.canonical(), test.canonical(), names, wanted)
             prepared = _open(target, wanted)
     if prepared is None:
@@ -82,38 +97,55 @@ def _prepare(config: TrialConfig, root: Path) -> Prepared:
     return prepared
 
 
-def known_fingerprint(config: TrialConfig, root: Path) -> str | None:
-    """Of the data as prepared here, without reading or preparing anything; None where that is not known."""
+def _made_of(dataset: Dataset, root: Path, files: Any) -> dict[str, str]:
+    """What a prepared copy depends on, as its manifest has it: an image folder, or a dataset's code and files."""
+    if files:
+        return {"source": folder_fingerprint(files)}
+    native = native_fingerprint(dataset, root)
+    return {"code": code_fingerprint(dataset)} | ({"files": native} if native else {})
+
+
+def _fresh(manifest: dict[str, Any], wanted: dict[str, str]) -> bool:
+    """Copies made before something was recorded count as made of what is there now."""
+    return all(manifest.get(key, value) == value for key, value in wanted.items())
+
+
+def known_fingerprint(config: TrialConfig, root: Path, beside: Path | None = None) -> str | None:
+    """Of the data as prepared here, without preparing anything; None where that is not known, or `OUTDATED`."""
     dataset = DATASETS.get(config.dataset)()
     try:
-        source = _source_folder(dataset, config, root)
+        source = _source_folder(dataset, config, root, beside)
         place = _prepared_root(root, make=False) / _key(dataset, config.image_size or dataset.image_size, source)
-        return f"{json.loads((place / 'manifest.json').read_text())['crc32']:08x}"
+        manifest = json.loads((place / "manifest.json").read_text())
+        wanted = _made_of(dataset, root, folder_files(source) if source else None)
+        return f"{manifest['crc32']:08x}" if _fresh(manifest, wanted) else OUTDATED
     except (OSError, ValueError, KeyError, TypeError, DataError):
         return None
 
 
-def available(config: TrialConfig, root: Path) -> None:
+def available(config: TrialConfig, root: Path, beside: Path | None = None) -> None:
     """Raises the DataError that preparing would raise, as far as can be told without reading or downloading."""
     dataset = DATASETS.get(config.dataset)()
-    source = _source_folder(dataset, config, root)
+    source = _source_folder(dataset, config, root, beside)
     if source:
         folder_files(source)
-    elif not dataset.downloads and known_fingerprint(config, root) is None:
+    elif not dataset.downloads and known_fingerprint(config, root) in (None, OUTDATED):
         missing = [path for path in dataset.native_paths(root) if not path.exists()]
         if missing:
             raise _absent(dataset, root, f"{', '.join(path.name for path in missing)} missing")
 
 
-def _source_folder(dataset: Dataset, config: TrialConfig, root: Path) -> Path | None:
+def _source_folder(dataset: Dataset, config: TrialConfig, root: Path, beside: Path | None) -> Path | None:
     if dataset.user_folder:
-        folder = root / Path(config.folder or "").expanduser()
-        if not folder.is_dir():
+        given = Path(config.folder or "").expanduser()
+        places = list(dict.fromkeys(place / given for place in (beside, root) if place))
+        found = next((place for place in places if place.is_dir()), None)
+        if found is None:
             raise DataError(
-                f"image folder {folder} does not exist: set 'folder' to an absolute path or to one below "
-                f"the data root ({root}), which --data-root or PCR_RAY_DATA moves"
+                f"image folder {' or '.join(map(str, places))} does not exist: set 'folder' to an absolute path, or to "
+                f"one beside the sweep file or below the data root ({root}), which --data-root or PCR_RAY_DATA moves"
             )
-        return folder
+        return found
     folder = root / dataset.name
     return folder if (folder / "train").is_dir() and (folder / "test").is_dir() else None
 
@@ -143,7 +175,7 @@ def _check(dataset: Dataset, train: Images, test: Images, names: list[str]) -> N
             raise DataError(f"{split}: no images of class {', '.join(names[m] for m in sorted(missing)[:8])}")
 
 
-def _write(target: Path, train: Images, test: Images, names: list[str], source: str | None) -> None:
+def _write(target: Path, train: Images, test: Images, names: list[str], made_of: dict[str, str]) -> None:
     """Into a temporary folder, the manifest last, then moved into place: a reader sees all or nothing."""
     scratch = target.with_name(f".writing-{target.name}")  # one writer at a time: the caller holds the lock
     shutil.rmtree(scratch, ignore_errors=True)  # left by a writer that was killed
@@ -154,7 +186,8 @@ def _write(target: Path, train: Images, test: Images, names: list[str], source: 
         channels = train.images.reshape(-1, 3)
         manifest = {
             "layout": LAYOUT,
-            "source": source,
+            "source": None,
+            **made_of,
             "crc32": zlib.crc32(images.data),
             "shape": list(images.shape),
             "train_counts": np.bincount(train.labels, minlength=len(names)).tolist(),
@@ -170,11 +203,11 @@ def _write(target: Path, train: Images, test: Images, names: list[str], source: 
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _open(target: Path, source: str | None) -> Prepared | None:
+def _open(target: Path, wanted: dict[str, str]) -> Prepared | None:
     """None where it has to be (re)built."""
     try:
         manifest = json.loads((target / "manifest.json").read_text())
-        if manifest["layout"] != LAYOUT or (source and manifest["source"] != source):
+        if manifest["layout"] != LAYOUT or not _fresh(manifest, wanted):
             return None
         file = target / "images.npy"
         images = np.load(file, mmap_mode="r")

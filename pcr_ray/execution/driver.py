@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, known_fingerprint, prepare
@@ -57,7 +58,8 @@ class Result:
 
 @contextlib.contextmanager
 def held(folder: Path, name: str) -> Iterator[None]:
-    """The sweep's folder, for one process at a time."""
+    """The sweep's folder, for one process at a time. What is refused leaves none."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
@@ -71,6 +73,11 @@ def held(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     finally:
+        if [p.name for p in folder.iterdir()] == [".lock"]:
+            (folder / ".lock").unlink()
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                for place in made:
+                    place.rmdir()
         lock.release()
 
 
@@ -112,7 +119,7 @@ def preview(study: Study, options: RunOptions) -> None:
     if not options.address:
         cluster.fit(resources, cluster.local_nodes(resources))
         for trial in _datasets(plan.todo):
-            available(trial, options.root)
+            available(trial, options.root, study.place)
 
 
 def _next_of_search(study: Study, store: Store) -> Study:
@@ -137,7 +144,7 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
         cluster.fit(study.spec.resources, cluster.local_nodes(study.spec.resources))
         if store.missing_file:  # what will be refused makes no database
             for trial in _datasets(study.trials):
-                available(trial, options.root)
+                available(trial, options.root, study.place)
     store.open()
     spool = Spool(folder / "spool")
     sweep_run = SweepRun(store, study)
@@ -152,7 +159,7 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     if plan.todo:
         if not options.address:
             for trial in _datasets(plan.todo):
-                prepare(trial, options.root)  # absent data is one error before anything starts
+                prepare(trial, options.root, study.place)  # absent data is one error before anything starts
         tuner.load_trainable(study.spec.trainable)
         outcome = _launch(plan, options, spool, courier, sweep_run, scheduler)
         failed |= outcome.failed
@@ -192,14 +199,16 @@ def _launch(
     study, storage = plan.study, options.checkpoints(plan.study.name)
     with marked(storage):
         pass  # refused here where it cannot be used
-    shipped = packages(study.spec.trainable) if options.ship else ()
+    shipped = packages(study.spec.trainable) if options.ship else []
+    if options.address:  # its nodes may not have them; they are small
+        shipped += plugins.files(study.plugins)
     where = f"joining the Ray cluster at {options.address}" if options.address else "starting Ray on this machine"
     console.print(f"{where} …", markup=False, soft_wrap=True)
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
         resources = cluster.settle(study.spec.resources, options.address, options.wait)
         if options.address:
-            nodes.check(plan.todo.values(), study.spec.trainable, storage, options.root, resources)
+            nodes.check(study, plan.todo.values(), storage, options.root, resources)
         at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
         console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
         try:

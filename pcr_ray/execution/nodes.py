@@ -12,18 +12,21 @@ from pcr_ray.datasets import prepare
 from pcr_ray.errors import NotNowError, PcrRayError, problems_error
 from pcr_ray.execution.storage import marked, problem
 from pcr_ray.execution.tuner import load_trainable
+from pcr_ray.plugins import load_modules
 from pcr_ray.provenance import changed, code_of
+from pcr_ray.study.load import Study
 from pcr_ray.study.schema import Resources
 from pcr_ray.text import count, first_line
 
 PATIENCE = 15.0  # seconds between lines about nodes that have not answered, because they prepare data
 
 
-def check(trials: Iterable[TrialConfig], trainable: str, storage: str, root: Path, resources: Resources) -> None:
+def check(study: Study, trials: Iterable[TrialConfig], storage: str, root: Path, resources: Resources) -> None:
     """Ask every node that can run trials; data are prepared there on the way, so that trials find them."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    trainable = study.spec.trainable
     kinds = {(t.method, t.dataset, t.folder, t.image_size): t for t in trials}.values()
     asked = [{"trial": t.model_dump(), "sources": dict(code_of(t, trainable).sources)} for t in kinds]
     nodes = {n["NodeID"]: _name(n) for n in ray.nodes() if n["Alive"] and _fits(n["Resources"], resources)}
@@ -33,7 +36,7 @@ def check(trials: Iterable[TrialConfig], trainable: str, storage: str, root: Pat
     with marked(storage) as mark:
         pending = {
             look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-                asked, trainable, storage, mark, str(root)
+                asked, trainable, study.plugins, storage, mark, root, study.place
             ): node
             for node in nodes
         }
@@ -84,11 +87,15 @@ def _answer(answer: Any, node: str) -> list[str]:
         return [f"the check could not run there ({why}): is it the same version? --ship sends this one"]
 
 
-def examine(asked: list[dict[str, Any]], trainable: str, storage: str, mark: str, root: str) -> list[str]:
+def examine(
+    asked: list[dict[str, Any]], trainable: str, plugins: dict[str, list[str]], storage: str, mark: str, root: Path,
+    beside: Path | None,
+) -> list[str]:  # fmt: skip
     """Runs on a node: what is wrong there."""
     problems = [text] if (text := problem(storage, mark)) else []
     try:
         load_trainable(trainable)
+        load_modules(plugins)
     except PcrRayError as error:
         problems.append(f"{error}; install it there, or add --ship")
     differences: set[str] = set()
@@ -97,7 +104,7 @@ def examine(asked: list[dict[str, Any]], trainable: str, storage: str, mark: str
         trial = TrialConfig.model_validate(item["trial"])
         try:
             differences |= set(changed(item["sources"], code_of(trial, trainable).sources))
-            prepare(trial, Path(root))
+            prepare(trial, root, beside)
         except PcrRayError as error:
             data[str(error)] = None
     if differences:

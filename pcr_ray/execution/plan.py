@@ -63,7 +63,7 @@ def make_plan(
     todo: dict[str, TrialConfig] = {}
     for identity, trial in study.trials.items():
         run = runs.get(identity)
-        if run and run.finished and (differences := _differences(trial, study.spec.trainable, run, root)):
+        if run and run.finished and (differences := _differences(study, trial, run, root)):
             outdated[identity] = differences
         if identity in spooled or (run and run.finished):
             done.add(identity)
@@ -80,8 +80,8 @@ def make_plan(
     return Plan(study, runs, done - again, failed, {i: d for i, d in outdated.items() if i not in again}, todo, again)
 
 
-def _differences(trial: TrialConfig, trainable: str, run: TrialRun, root: Path) -> list[str]:
-    names = differences(run.sources, trial, trainable)
-    data = known_fingerprint(trial, root)
+def _differences(study: Study, trial: TrialConfig, run: TrialRun, root: Path) -> list[str]:
+    names = differences(run.sources, trial, study.spec.trainable)
+    data = known_fingerprint(trial, root, study.place)
     other = names != [UNKNOWN] and data and run.data and data != run.data
     return names + ([f"{DATA}{trial.dataset}"] if other else [])

@@ -36,6 +36,8 @@ def run(
         "storage": options.checkpoints(study.name),
         "cpus": resources.cpu,
         "compile": options.compile,
+        "plugins": study.plugins,
+        "beside": str(study.place) if study.place else None,
     }
     # Plain validated values: Tune would evaluate some mappings of raw YAML as Python.
     cases = [

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from pcr_ray.config import FIELDS, TrialConfig
+from pcr_ray import plugins
+from pcr_ray.config import ALIASES, FIELDS, TrialConfig, field_hint
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.identity import identity
 from pcr_ray.methods import METHODS
@@ -23,16 +24,16 @@ from pcr_ray.metrics import CLASSIFIERS, METRICS
 from pcr_ray.study import paper
 from pcr_ray.study.grid import adjusted, expand, is_field, matches, search_problems, useless_rules
 from pcr_ray.study.presets import PRESETS
-from pcr_ray.study.reader import override, read_yaml, with_dotted_params
+from pcr_ray.study.reader import explain_yaml, override, read_yaml, with_dotted_params
 from pcr_ray.study.resolve import ConfigProblems, explain, resolve
 from pcr_ray.study.schema import FIGURES, ReportSpec, Resources, Search, SweepFile
-from pcr_ray.text import did_you_mean
+from pcr_ray.text import count, did_you_mean
 
 NESTED: dict[str, type[BaseModel]] = {"report": ReportSpec, "resources": Resources, "search": Search}
 KEYS = {name: list(model.model_fields) for name, model in NESTED.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Study:
     """A validated sweep file: its content, and its trials by identity in the file's order."""
 
@@ -41,10 +42,16 @@ class Study:
     collapsed: int = 0  # combinations that are the same trial as another one
     varying: list[str] = field(default_factory=list)
     others: list[tuple[str, TrialConfig]] = field(default_factory=list)  # the same trials under other labels
+    plugins: dict[str, list[str]] = field(default_factory=dict)  # modules by the folder that they come from
+    place: Path | None = None  # the folder of its file
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def __repr__(self) -> str:
+        over = f" over {', '.join(self.varying)}" if self.varying else ""
+        return f"<study '{self.name}': {count(len(self.trials), 'trial')}{over}>"
 
     def describe(self, identity: str) -> str:
         """The fields that tell this trial from the study's others."""
@@ -67,8 +74,8 @@ class Study:
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
 
 
-def load(path: str | Path, overrides: list[str] | None = None) -> Study:
-    """Read a sweep file and apply `--set` overrides."""
+def load(path: str | Path, overrides: list[str] | None = None, more_plugins: Sequence[str] = ()) -> Study:
+    """Read a sweep file and apply `--set` overrides; `more_plugins` come after those that the file names."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -78,8 +85,8 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Study:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"sweep file {path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise InputError(f"sweep file {path} is not valid YAML: {' '.join(str(error).split())}") from None
-    return parse(content, str(path), overrides or [], folder=path.parent)
+        raise InputError(f"sweep file {path} is not valid YAML: {explain_yaml(error, text)}") from None
+    return parse(content, str(path), overrides or [], folder=path.absolute().parent, more_plugins=more_plugins)
 
 
 def parse(
@@ -88,6 +95,7 @@ def parse(
     overrides: list[str] | None = None,
     folder: Path | None = None,
     *,
+    more_plugins: Sequence[str] = (),
     stored: bool = False,
 ) -> Study:
     """Validate a sweep file's content and expand it; raises one `InputError` with all problems.
@@ -101,6 +109,7 @@ def parse(
     useless = [] if stored else _slips(content)
     for text in overrides or []:
         override(content, text)
+    modules = _load_plugins(content, where, folder, more_plugins)
     problems = _unknown_keys(content)
     spec = _spec_or_problems(content, problems)
     problems += _check_names(spec)
@@ -113,7 +122,7 @@ def parse(
         problems.append("exclude: nothing is left to run")
     spec = paper.with_rows(spec, folder, problems)
     changed = stored or bool(overrides)
-    study = _resolve_all(spec, left, problems, doubles=changed)
+    study = replace(_resolve_all(spec, left, problems, doubles=changed), plugins=modules, place=folder)
     problems += [] if changed else _report_slips(study)
     fewest = min((trial.tasks or 1 for trial in study.trials.values()), default=1)
     if spec.search and study.trials and spec.search.tune_on.tasks > fewest:
@@ -121,6 +130,24 @@ def parse(
     if problems:
         raise problems_error(where, problems)
     return study
+
+
+def _load_plugins(
+    content: dict[str, Any], where: str, folder: Path | None, more: Sequence[str]
+) -> dict[str, list[str]]:  # fmt: skip
+    """Import what the file names, from its place, and what the command names, from here; both absolute from now on."""
+    named = content.get("plugins") or []
+    if not isinstance(named, list) or not all(isinstance(p, str) for p in named):
+        return {}  # the schema says what is wrong
+    places = [plugins.absolute(p, folder or Path.cwd()) for p in named]
+    places += [plugins.absolute(p, Path.cwd()) for p in more]
+    if not places:
+        return {}
+    content["plugins"] = list(dict.fromkeys(places))
+    try:
+        return plugins.load(content["plugins"], folder)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _spec(content: Mapping[str, Any]) -> SweepFile:
@@ -162,7 +189,15 @@ def _report_slips(study: Study) -> list[str]:
 
 def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
     keys = list(SweepFile.model_fields)
-    return [f"{key}: unknown key{did_you_mean(str(key), keys)}" for key in content if key not in keys]
+    return [f"{key}: {_instead(str(key), keys)}" for key in content if key not in keys]
+
+
+def _instead(key: str, keys: list[str]) -> str:
+    field = key if is_field(key) else ALIASES.get(key.lower().replace("-", "_"))
+    if field is None:
+        return f"unknown key{did_you_mean(key, keys)}"
+    called = "" if field == key else f", here called {field}"
+    return f"a field of a trial{called}: put it under fixed, or under grid with a list of values"
 
 
 def _check_names(spec: SweepFile) -> list[str]:
@@ -179,7 +214,7 @@ def _check_names(spec: SweepFile) -> list[str]:
             if key == "params" and place.startswith("grid"):
                 problems.append(f"{place}.params: write params.NAME and its values, such as params.alpha: [0.1, 0.5]")
             elif not is_field(key):
-                problems.append(f"{place}.{key}: unknown key{did_you_mean(str(key), FIELDS)}")
+                problems.append(f"{place}.{key}: unknown key{field_hint(str(key))}")
     if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", spec.trainable):
         problems.append(f"trainable: '{spec.trainable}' is not of the form package.module:Class")
     for name in ("x", "series"):

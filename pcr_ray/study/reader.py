@@ -20,7 +20,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in seen:
-                    raise yaml.YAMLError(f"key '{key.value}' twice in one mapping, line {key.start_mark.line + 1}")
+                    raise yaml.MarkedYAMLError(None, None, f"key '{key.value}' twice in one mapping", key.start_mark)
                 seen.add((key.tag, key.value))
         return node
 
@@ -31,6 +31,18 @@ def read_yaml(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except (ValueError, RecursionError) as error:
         raise yaml.YAMLError(str(error)) from None
+
+
+def explain_yaml(error: yaml.YAMLError, text: str) -> str:
+    """What is wrong, and its line with a caret below."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    said = [getattr(error, "context", None), getattr(error, "problem", None), getattr(error, "note", None)]
+    lines = text.splitlines()
+    shown = lines[mark.line][:200] if mark.line < len(lines) else ""
+    caret = " " * min(mark.column, len(shown)) + "^"
+    return f"{', '.join(part for part in said if part)}, line {mark.line + 1}\n    {shown}\n    {caret}"
 
 
 def with_dotted_params(content: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from pcr_ray.config import FIELDS, TrialConfig, map_side
+from pcr_ray.config import FIELDS, TrialConfig, field_hint, map_side
 from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import problems_error
 from pcr_ray.methods import METHODS
@@ -51,7 +51,7 @@ def resolve(raw: Mapping[str, Any], *, strict: bool = True) -> TrialConfig:
     problems = []
     if raw.get("preset") is not None and name not in PRESETS:
         problems.append(Problem("preset", f"unknown preset '{name}'{did_you_mean(name, list(PRESETS))}"))
-    problems += [Problem(key, f"unknown field{did_you_mean(key, FIELDS)}") for key in raw if key not in FIELDS]
+    problems += [Problem(key, f"unknown field{field_hint(key)}") for key in raw if key not in FIELDS]
     known = {k: v for k, v in raw.items() if k in FIELDS} | {"params": params}
     try:
         config = TrialConfig.model_validate(known, strict=strict)

@@ -129,6 +129,7 @@ class SweepFile(BaseModel):
     name: str = Field(pattern=NAME)
     description: str = ""
     trainable: str = TRAINABLE
+    plugins: list[str] = Field(default_factory=list, description="files, folders, modules with methods and datasets")
     presets: list[str] = Field(default_factory=list)
     fixed: dict[str, Any] = Field(default_factory=dict)
     grid: dict[str, Any] = Field(default_factory=dict)

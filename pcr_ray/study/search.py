@@ -7,6 +7,7 @@ continues like any sweep, and what it tried is in the record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pcr_ray.config import TrialConfig
@@ -61,7 +62,7 @@ def tuning_study(study: Study, trials: Mapping[str, TrialConfig]) -> Study:
         trainable=study.spec.trainable, resources=study.spec.resources, retries=study.spec.retries,
     )  # fmt: skip
     varying = [key for key in study.varying if key != "seed"] + [*search.space, "seed"]
-    return Study(spec, dict(trials), varying=varying)
+    return Study(spec, dict(trials), varying=varying, plugins=study.plugins, place=study.place)
 
 
 def decided(study: Study, chosen: Iterable[Chosen]) -> Study:
@@ -69,7 +70,7 @@ def decided(study: Study, chosen: Iterable[Chosen]) -> Study:
     content = study.spec.model_dump(exclude_defaults=True)
     content["search"] = content["search"] | {"chosen": [c.model_dump() for c in chosen]}
     content["search"]["space"] = {k: _lists(v) for k, v in content["search"]["space"].items()}
-    return parse(content, f"sweep {study.name}", stored=True)
+    return replace(parse(content, f"sweep {study.name}", stored=True), plugins=study.plugins, place=study.place)
 
 
 def _lists(space: Mapping[str, Any]) -> dict[str, Any]:
