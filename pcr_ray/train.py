@@ -26,6 +26,8 @@ from pcr_ray.study.resolve import resolve_or_exit
 if TYPE_CHECKING:
     from pcr_ray.learner import Learner
 
+MOST_THREADS = 1024  # torch's own limit is where an int of C ends
+
 
 def parser() -> argparse.ArgumentParser:
     """Every field of a trial is an option; pydantic checks the values, all at once."""
@@ -100,8 +102,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_paths(options: argparse.Namespace) -> None:
     """Before an hour of training, not after it."""
-    if options.threads is not None and options.threads < 1:
-        raise InputError(f"--threads {options.threads}: needs 1 or more")
+    if options.threads is not None and not 1 <= options.threads <= MOST_THREADS:
+        raise InputError(f"--threads {options.threads}: needs a number from 1 to {MOST_THREADS}")
     if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
         raise InputError(f"--json {options.json}: not a file in an existing folder")
     if options.checkpoint:

@@ -237,7 +237,7 @@ def test_the_default_store_is_absolute_and_nonsense_is_refused(monkeypatch, tmp_
     assert tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
     assert tracking_uri() == "http://somewhere" and tracking_uri("sqlite:///a.db") == f"sqlite:///{tmp_path}/a.db"
-    with pytest.raises(InputError, match="expected http"):
+    with pytest.raises(InputError, match="Expected: http"):
         tracking_uri("mlflow.db")
 
 

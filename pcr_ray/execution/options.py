@@ -42,8 +42,8 @@ class RunOptions:
     flush_seconds: float = _option(60.0, "how long the end waits for an MLflow that is away (default: 60)", metavar="S")
 
     def __post_init__(self) -> None:
-        if self.max_concurrent is not None and self.max_concurrent < 1:
-            raise InputError(f"--max-concurrent {self.max_concurrent}: needs 1 or more")
+        if self.max_concurrent is not None and not 1 <= self.max_concurrent <= 1_000_000:
+            raise InputError(f"--max-concurrent {self.max_concurrent}: needs a number from 1 to 1,000,000")
         if not 0 <= self.flush_seconds < 1e9:
             raise InputError(f"--flush-seconds {self.flush_seconds}: needs 0 or more")
         if self.wait is not None and not 0 < self.wait < 1e6:

@@ -41,7 +41,7 @@ class ReportSpec(BaseModel):
     """What the study asks and how its answer is laid out."""
 
     model_config = STRICT
-    question: str = ""
+    question: str = Field("", max_length=2000)
     x: str = ""
     y: str = "final_accuracy"
     series: str = "method"
@@ -57,7 +57,7 @@ class SweepFile(BaseModel):
 
     model_config = STRICT
     name: str = Field(pattern=NAME)
-    description: str = ""
+    description: str = Field("", max_length=5000)
     trainable: str = TRAINABLE
     presets: list[str] = Field(default_factory=list)
     fixed: dict[str, Any] = Field(default_factory=dict)
@@ -66,7 +66,7 @@ class SweepFile(BaseModel):
     adjust: list[Adjustment] = Field(default_factory=list)
     exclude: list[dict[str, Any]] = Field(default_factory=list)
     resources: Resources = Field(default_factory=Resources)
-    retries: int = Field(2, ge=0)
+    retries: int = Field(2, ge=0, le=1000)
     report: ReportSpec = Field(default_factory=ReportSpec)
 
     @field_validator("resources", mode="before")
