@@ -48,7 +48,10 @@ class Prepared:
 def data_root(given: str | os.PathLike[str] | None = None) -> Path:
     """`--data-root`, else PCR_RAY_DATA, else a cache folder of the user's; absolute."""
     chosen = given or os.environ.get("PCR_RAY_DATA") or _cache()
-    return Path(chosen).expanduser().absolute()
+    try:
+        return Path(chosen).expanduser().absolute()
+    except RuntimeError:
+        raise DataError(f"data root {chosen}: there is no such user") from None
 
 
 def prepare(config: TrialConfig, root: Path) -> Prepared:
@@ -107,7 +110,10 @@ def available(config: TrialConfig, root: Path) -> None:
 
 def _source_folder(dataset: Dataset, config: TrialConfig, root: Path) -> Path | None:
     if dataset.user_folder:
-        folder = root / Path(config.folder or "").expanduser()
+        try:
+            folder = root / Path(config.folder or "").expanduser()
+        except RuntimeError:
+            raise DataError(f"image folder {config.folder}: there is no such user") from None
         if not folder.is_dir():
             raise DataError(
                 f"image folder {folder} does not exist: set 'folder' to an absolute path or to one below "
