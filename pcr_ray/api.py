@@ -27,9 +27,10 @@ from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
 from pcr_ray.study.cells import x_field
 from pcr_ray.study.load import Study
+from pcr_ray.study.reader import read_yaml
 from pcr_ray.study.schema import NAME
 from pcr_ray.study.search import describe, searched
-from pcr_ray.text import did_you_mean, redact
+from pcr_ray.text import did_you_mean, first_line, redact
 from pcr_ray.tracking.runs import Status
 from pcr_ray.tracking.store import Store, tracking_uri
 
@@ -131,7 +132,7 @@ def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Re
         with store.guarded():
             result.sweep_run.conclude(folder, result.status, document.note(found), _summary(found))
         _keep(found, folder)
-    except PcrRayError as error:  # the trials are done and recorded: only the report is not
+    except (PcrRayError, OSError) as error:  # the trials are done and recorded: only the report is not
         with contextlib.suppress(Exception):
             result.sweep_run.close(result.status)
         console.print(f"no report: {error}\n  python -m pcr_ray.report {study.name} writes it", markup=False)
@@ -206,8 +207,12 @@ def find(name: str | Path | Study, store: Store, overrides: Sequence[str] = ()) 
     stored = store.artifact_text(parent, "sweep.yaml")
     if stored is None:
         raise InputError(f"sweep '{text}' has no stored sweep file in MLflow; name its file instead")
-    content = yaml.safe_load(stored)
-    return study_files.parse(content, f"the stored file of sweep '{text}'", list(overrides), stored=True)
+    where = f"the stored file of sweep '{text}'"
+    try:
+        content = read_yaml(stored)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where} is not valid YAML: {first_line(error)}; name the sweep's file instead") from None
+    return study_files.parse(content, where, list(overrides), stored=True)
 
 
 def existing_store(uri: str | None = None) -> Store:

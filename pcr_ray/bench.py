@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
     plugins.add_argument(p)
     options = p.parse_args(argv)
     plugins.load(options.plugins)
-    if options.steps < 1 or options.threads < 1:
-        raise InputError("--steps and --threads need 1 or more")
+    if not 1 <= options.steps <= 1_000_000 or not 1 <= options.threads <= 1024:
+        raise InputError("--steps needs a number from 1 to 1,000,000, --threads one from 1 to 1024")
     import torch
 
     from pcr_ray.learner import pick_device

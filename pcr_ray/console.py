@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
-from pcr_ray.errors import PcrRayError
+from pcr_ray.errors import InputError, PcrRayError
+from pcr_ray.text import first_line, is_plain, redact
 
 console = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
 
 INTERRUPTED = 130
+IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # names, not circumstances
 
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake ends in one message and its exit code, never in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to end
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return main(sys.argv[1:] if argv is None else argv)
+        words = sys.argv[1:] if argv is None else argv
+        if odd := [word for word in words if not is_plain(word)]:
+            raise InputError(f"{odd[0]!r}: a NUL, or bytes that are not UTF-8; rename what is called so")
+        return main(words)
     except PcrRayError as error:
         stderr.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         return error.exit_code
@@ -29,3 +40,10 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     except BrokenPipeError:  # the reader of a pipe, such as head, has gone
         sys.stderr.close()
         return 0
+    except OSError as error:  # a full disk, a folder that may not be written, a name that no file can have
+        stderr.print(f"[bold red]error:[/] {escape(first_line(error))}", soft_wrap=True)
+        return InputError.exit_code if error.errno in IMPOSSIBLE else PcrRayError.exit_code
+    except Exception:
+        # Here the mistake is ours. What a traceback shows may be a URI with its password.
+        stderr.print(f"{redact(traceback.format_exc())}this is a bug of pcr_ray", markup=False, soft_wrap=True)
+        return PcrRayError.exit_code

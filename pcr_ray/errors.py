@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MOST, LONGEST = 50, 600  # problems in one message, and characters of one: a value may be a whole book
+
 
 class PcrRayError(Exception):
     """Shown as one clear message, never as a traceback."""
@@ -31,6 +33,8 @@ class DivergedError(PcrRayError):
 
 def problems_error(what: str, problems: list[str]) -> InputError:
     """One message for all problems found, so that a file or command is corrected in one go."""
-    lines = "\n".join(f"  - {p}" for p in problems)
+    shown = [p if len(p) <= LONGEST else f"{p[:LONGEST]}…" for p in problems[:MOST]]
+    shown += [f"and {len(problems) - MOST} more"] if len(problems) > MOST else []
+    lines = "\n".join(f"  - {p}" for p in shown)
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return InputError(f"{what}: {count}\n{lines}")

@@ -26,9 +26,14 @@ def duration(seconds: float) -> str:
 
 
 def redact(text: object) -> str:
-    """Without user names and passwords of any URI in it."""
-    text = re.sub(r"(://)[^/\s]*@", r"\1***@", str(text))
-    return re.sub(r"(?i)\b(password|token|secret|pwd)=[^&\s'\"]+", r"\1=***", text)
+    """Without user names and passwords of any URI in it, whatever characters they have."""
+    text = re.sub(r"(://)\S*@", r"\1***@", str(text))
+    return re.sub(r"(?i)(\w*(?:password|passwd|token|secret|pwd|access_key|api_key)\w*)=[^&\s'\"]+", r"\1=***", text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether databases and terminals can hold it: no NUL, and no bytes of a path or argument that are not UTF-8."""
+    return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def first_line(error: object, limit: int = 300) -> str:

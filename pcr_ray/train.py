@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LISTED: dict[str, Callable[[], list[str]]] = {
     "method": METHODS.names, "dataset": DATASETS.names, "preset": lambda: list(PRESETS),
 }  # fmt: skip
+MOST_THREADS = 1024  # torch's own limit is where an int of C ends
 
 
 def parser() -> argparse.ArgumentParser:
@@ -121,8 +122,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_paths(options: argparse.Namespace) -> None:
     """Before an hour of training, not after it."""
-    if options.threads < 1:
-        raise InputError(f"--threads {options.threads}: needs 1 or more")
+    if not 1 <= options.threads <= MOST_THREADS:
+        raise InputError(f"--threads {options.threads}: needs a number from 1 to {MOST_THREADS}")
     if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
         raise InputError(f"--json {options.json}: not a file in an existing folder")
     if options.checkpoint:

@@ -93,5 +93,5 @@ def test_options_print_themselves_as_a_command_line() -> None:
     )
     assert RunOptions.parse(parser.parse_args(options.arguments())) == options
     assert RunOptions().arguments() == []
-    with pytest.raises(InputError, match="--max-concurrent 0: needs 1 or more"):
+    with pytest.raises(InputError, match="--max-concurrent 0: needs a number from 1 to"):
         RunOptions(max_concurrent=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -164,3 +165,30 @@ def test_an_edited_folder_is_told_before_it_is_read_again(tmp_path: Path) -> Non
     Image.new("RGB", (16, 16)).save(tmp_path / "mine" / "train" / "a" / "more.png")
     assert known_fingerprint(config, tmp_path) == "outdated"
     assert prepare(config, tmp_path).fingerprint not in (first, "outdated")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_is_named_and_not_waited_for(kind: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "mine", random_splits(["a", "b"], 16))
+    bad = tmp_path / "mine" / "train" / "b" / "x.png"
+    {"pipe": lambda: os.mkfifo(bad), "folder": bad.mkdir, "device": lambda: bad.symlink_to("/dev/zero")}[kind]()
+    with pytest.raises(DataError, match="is not a file") as raised:
+        prepare(folder_config(tmp_path / "mine"), tmp_path)
+    assert str(bad) in str(raised.value)
+
+
+def test_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
+    splits = random_splits(["a", "b"], 16)
+    write_folder(tmp_path / "mine", splits)
+    for split in ("train", "test"):
+        folder = tmp_path / "mine" / split
+        (folder / "b").rename(folder / os.fsdecode(b"b\xff"))
+        (folder / "a" / "0.png").rename(folder / "a" / os.fsdecode(b"\xfe.png"))
+    prepared = prepare(folder_config(tmp_path / "mine"), tmp_path)
+    assert prepared.class_names == ["a", "b\\xff"]
+    assert prepare(folder_config(tmp_path / "mine"), tmp_path).fingerprint == prepared.fingerprint
+
+
+def test_a_folder_of_nobody_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such user"):
+        prepare(folder_config("~nobody-of-this-name/x"), tmp_path)

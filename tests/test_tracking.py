@@ -246,13 +246,13 @@ def test_the_default_store_is_absolute(monkeypatch, tmp_path: Path) -> None:
      "http:/localhost:5000", "c:/x/y"],
 )  # fmt: skip
 def test_a_tracking_uri_that_names_no_store_is_refused(uri: str) -> None:
-    with pytest.raises(InputError, match="expected http://HOST:PORT"):
+    with pytest.raises(InputError, match="Expected: http://HOST:PORT"):
         tracking_uri(uri)
 
 
 @pytest.mark.parametrize("uri", ["postgresql+nothing://me:secret@host/db", "mssql+nothing://me:secret@host/db"])
 def test_a_database_driver_that_is_not_installed_is_the_users_to_correct(uri: str) -> None:
-    with pytest.raises(InputError, match="which must be installed here") as refused:
+    with pytest.raises(InputError, match="Install the database's driver") as refused:
         Store(tracking_uri(uri)).open()
     assert "secret" not in str(refused.value)
 

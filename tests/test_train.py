@@ -239,7 +239,7 @@ REFUSED = {
     "checkpoint where nothing can be written": (["--checkpoint", "/proc/self"], "--checkpoint: nothing can be written"),
     "checkpoint below a file": (["--checkpoint", f"{__file__}/x"], "cannot be a folder"),
     "checkpoint is a file": (["--checkpoint", __file__], "cannot be a folder"),
-    "no threads": (["--threads", "0"], "needs 1 or more"),
+    "no threads": (["--threads", "0"], "needs a number from 1 to 1024"),
     "parameter without a value": (["--params", "alpha"], "write NAME=VALUE"),
     "parameter that is no YAML": (["--params", "alpha=["], "alpha"),
     "parameter of another type": (["--method", "mir", "--params", "candidates=true"], "params.candidates"),

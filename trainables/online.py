@@ -8,10 +8,10 @@ from ray import tune
 
 from pcr_ray.checkpoints import CheckpointStore
 from pcr_ray.config import TrialConfig
-from pcr_ray.errors import PcrRayError
+from pcr_ray.errors import InputError, PcrRayError
 from pcr_ray.learner import Learner
 from pcr_ray.plugins import load_modules
-from pcr_ray.text import count
+from pcr_ray.text import count, first_line
 
 
 class OnlineTrainable(tune.Trainable):
@@ -37,8 +37,15 @@ class OnlineTrainable(tune.Trainable):
         load_modules(run["plugins"])
         config = TrialConfig.model_validate(trial)
         self.store = CheckpointStore(run["storage"], identity, code)
-        self.learner = Learner(config, root=run["data_root"], beside=run["beside"], compile=run["compile"])
-        self.store.load(self.learner)
+        self.note: str | None = None  # for whoever watches the sweep, with the next result
+        places = {"root": run["data_root"], "beside": run["beside"]}
+        self.learner = Learner(config, **places, compile=run["compile"])
+        try:
+            self.store.load(self.learner)
+        except InputError as error:  # cut short, of another version or other data: the same numbers come again
+            self.note = f"starts over, as its checkpoint cannot be used: {first_line(error)}"
+            self.store.discard()
+            self.learner = Learner(config, **places, compile=run["compile"])
 
     def step(self) -> dict[str, Any]:
         """One task. What is certain to fail again is reported as a result, so that Tune does not retry it."""
@@ -59,6 +66,8 @@ class OnlineTrainable(tune.Trainable):
         tasks = [learner.task_metrics(t) for t in range(1, learner.tasks_done + 1)]
         # The newest stand on their own too, for Tune's schedulers.
         status = {"done": learner.done, "complete": learner.done, "failure": None, "device": _device(learner)}
+        status |= {"note": self.note}
+        self.note = None
         return {**tasks[-1], **status, "tasks": tasks, "results": learner.results() | {"device": _device(learner)}}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +69,7 @@ def folder_files(folder: Path) -> dict[str, list[tuple[str, Path]]]:
         if not (folder / split).is_dir():
             raise DataError(f"{folder} has no folder '{split}': expected train/<class>/* and test/<class>/*")
         files[split] = [
-            (directory.name, file)
+            (_readable(directory.name), file)
             for directory in sorted(p for p in (folder / split).iterdir() if p.is_dir())
             for file in sorted(directory.iterdir())
             if file.suffix.lower() in SUFFIXES
@@ -81,8 +83,13 @@ def folder_files(folder: Path) -> dict[str, list[tuple[str, Path]]]:
     return files
 
 
+def _readable(name: str) -> str:
+    """A class's name as text: file systems also hold names that are not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def folder_fingerprint(files: dict[str, list[tuple[str, Path]]]) -> str:
-    """Changes when an image is added, removed, renamed or written to."""
+    """Changes when an image is added, removed, renamed or written to; raises for what is no file: pipes never end."""
     return _fingerprint((f"{s}/{name}/{f.name}", f) for s, entries in sorted(files.items()) for name, f in entries)
 
 
@@ -96,10 +103,12 @@ def native_fingerprint(dataset: Dataset, root: Path) -> str | None:
 
 
 def _fingerprint(files: Iterable[tuple[str, Path]]) -> str:
-    digest = hashlib.sha1()
+    digest = hashlib.sha1(usedforsecurity=False)
     for name, file in files:
-        stat = file.stat()
-        digest.update(f"{name}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{file} is not a file (a folder, a pipe or a device): remove it")
+        digest.update(f"{name}:{status.st_size}:{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 

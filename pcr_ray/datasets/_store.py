@@ -59,7 +59,10 @@ class Prepared:
 def data_root(given: str | os.PathLike[str] | None = None) -> Path:
     """`--data-root`, else PCR_RAY_DATA, else a cache folder of the user's; absolute."""
     chosen = given or os.environ.get("PCR_RAY_DATA") or _cache()
-    return Path(chosen).expanduser().absolute()
+    try:
+        return Path(chosen).expanduser().absolute()
+    except RuntimeError:
+        raise DataError(f"data root {chosen}: there is no such user") from None
 
 
 def prepare(config: TrialConfig, root: Path, beside: Path | None = None) -> Prepared:
@@ -137,7 +140,10 @@ def available(config: TrialConfig, root: Path, beside: Path | None = None) -> No
 
 def _source_folder(dataset: Dataset, config: TrialConfig, root: Path, beside: Path | None) -> Path | None:
     if dataset.user_folder:
-        given = Path(config.folder or "").expanduser()
+        try:
+            given = Path(config.folder or "").expanduser()
+        except RuntimeError:
+            raise DataError(f"image folder {config.folder}: there is no such user") from None
         places = list(dict.fromkeys(place / given for place in (beside, root) if place))
         found = next((place for place in places if place.is_dir()), None)
         if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -77,8 +78,7 @@ def _values(value: Any, place: str, problems: list[str]) -> Iterator[Any]:
     elif isinstance(value, list):
         if not value:
             problems.append(f"{place}: an empty list; give at least one value or remove the key")
-        texts = [repr(v) for v in value]
-        doubles = sorted({t for t in texts if texts.count(t) > 1}) if len(texts) != len(set(texts)) else []
+        doubles = sorted(text for text, n in Counter(map(repr, value)).items() if n > 1)
         if doubles:
             problems.append(f"{place}: {', '.join(doubles)} twice, so trials would be duplicates")
         yield from value

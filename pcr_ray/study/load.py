@@ -1,6 +1,6 @@
 """Sweep files: from YAML to trials. Every problem of a file is reported at once, with its place. No ray, no torch.
 
-A file is read with `yaml.safe_load`; nothing in it is ever evaluated.
+A file is read as `yaml.safe_load` does, within limits; nothing in it is ever evaluated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pcr_ray.metrics import CLASSIFIERS, METRICS
 from pcr_ray.study import paper
 from pcr_ray.study.grid import adjusted, expand, is_field, matches, search_problems, useless_rules
 from pcr_ray.study.presets import PRESETS
-from pcr_ray.study.reader import explain_yaml, override, read_yaml, with_dotted_params
+from pcr_ray.study.reader import explain_yaml, override, read_text, read_yaml, with_dotted_params
 from pcr_ray.study.resolve import ConfigProblems, explain, resolve
 from pcr_ray.study.schema import FIGURES, ReportSpec, Resources, Search, SweepFile
 from pcr_ray.text import count, did_you_mean
@@ -76,13 +76,13 @@ class Study:
 
 def load(path: str | Path, overrides: list[str] | None = None, more_plugins: Sequence[str] = ()) -> Study:
     """Read a sweep file and apply `--set` overrides; `more_plugins` come after those that the file names."""
-    path = Path(path)
+    path, text = Path(path), ""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         content = read_yaml(text)
     except FileNotFoundError:
         raise InputError(f"sweep file {path} does not exist{_near_files(path)}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8; a NUL in the path
         raise InputError(f"sweep file {path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise InputError(f"sweep file {path} is not valid YAML: {explain_yaml(error, text)}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pcr_ray.config import FIELDS, TrialConfig
 from pcr_ray.metrics import SOFTMAX
 from pcr_ray.study.grid import adjusted, is_field
 from pcr_ray.study.presets import PRESETS, preset_fields
+from pcr_ray.study.reader import MOST_DIGITS, read_text
 from pcr_ray.study.resolve import ConfigProblems, Problem, resolve
 from pcr_ray.study.schema import SweepFile
 from pcr_ray.text import did_you_mean
@@ -35,7 +37,7 @@ def with_rows(spec: SweepFile, folder: Path | None, problems: list[str]) -> Swee
         f"report.paper: '{key}' is not a number in {row}"
         for row in rows
         for key in ("value", "ci")
-        if key in row and (not isinstance(row[key], int | float) or isinstance(row[key], bool))
+        if key in row and not _is_number(row[key])
     ]
     odd = {k for row in rows for k in row if not is_field(k) and k not in KEYS}
     problems += [f"report.paper: unknown column '{k}'{did_you_mean(k, FIELDS)}" for k in sorted(map(str, odd))]
@@ -47,17 +49,24 @@ def with_rows(spec: SweepFile, folder: Path | None, problems: list[str]) -> Swee
     return spec.model_copy(update={"report": spec.report.model_copy(update={"paper": rows})})
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _read(file: Path) -> list[dict[str, Any]]:
     """Rows of a CSV file; empty cells are left out, lines that begin with # are comments."""
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#"]
-    rows = [{k: _value(v) for k, v in row.items() if v} for row in csv.DictReader(lines, strict=True)]
+    lines = [line for line in read_text(file).splitlines() if line.strip() and line[0] != "#"]
+    table = csv.DictReader(lines, strict=True)
+    if "value" not in (table.fieldnames or []):
+        raise ValueError("it has no column 'value'")
+    rows = list(table)
     if any(None in row for row in rows):
         raise ValueError("a row has more cells than there are columns")
-    return rows
+    return [{k: _value(v) for k, v in row.items() if v} for row in rows]
 
 
 def _value(text: str) -> Any:
-    for kind in (int, float):
+    for kind in (int, float) if len(text) <= MOST_DIGITS else ():
         try:
             return kind(text)
         except ValueError:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pcr_ray.errors import InputError
+from pcr_ray.text import is_plain
+
+MOST_BYTES = 10_000_000  # of a file
+MOST_NODES = 200_000  # values after aliases are followed: nine levels of ten aliases each would be 10^9
+MOST_LEVELS = 30  # of nesting; a sweep file has 6
+MOST_DIGITS = 64  # of a whole number, in any notation
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, but a key that is there twice is an error: the first value would be lost without a word."""
+    """The safe loader, with limits, one kind of error, and no key twice: the first value would be lost unsaid."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None:
+            _measure(node, 0, {})
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -24,13 +37,53 @@ class _Loader(yaml.SafeLoader):
                 seen.add((key.tag, key.value))
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        if kind == "int" and len(node.value) > MOST_DIGITS:
+            raise yaml.YAMLError(f"a number of more than {MOST_DIGITS} digits, line {node.start_mark.line + 1}")
+        if isinstance(node, yaml.ScalarNode) and not is_plain(node.value):
+            raise yaml.YAMLError(f"text with a NUL or half a surrogate pair, line {node.start_mark.line + 1}")
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, ArithmeticError):  # what PyYAML raises depends on the type
+            value = repr(node.value)[:80] if isinstance(node, yaml.ScalarNode) else "this"
+            raise yaml.YAMLError(f"{value} is not a valid {kind}, line {node.start_mark.line + 1}") from None
+
+
+def _measure(node: yaml.Node, level: int, sizes: dict[int, int | None]) -> int:
+    """How many values a node stands for when its aliases are followed; raises past the limits."""
+    size = sizes.get(id(node), 0)
+    if size is None or level > MOST_LEVELS:
+        what = "an alias to what contains it" if size is None else f"more than {MOST_LEVELS} levels of nesting"
+        raise yaml.YAMLError(f"{what}, line {node.start_mark.line + 1}")
+    if not size:
+        sizes[id(node)] = None  # open: met again before it is measured, it contains itself
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in parts for part in pair]
+        sizes[id(node)] = size = 1 + sum(_measure(part, level + 1, sizes) for part in parts)
+        if size > MOST_NODES:
+            raise yaml.YAMLError(f"more than {MOST_NODES:,} values, line {node.start_mark.line + 1}")
+    return size
+
 
 def read_yaml(text: str) -> Any:
-    """As `yaml.safe_load`, with one kind of error: a date of month 13 or deep nesting raise others there."""
+    """As `yaml.safe_load`, with limits and with one kind of error."""
     try:
         return yaml.load(text, Loader=_Loader)
-    except (ValueError, RecursionError) as error:
-        raise yaml.YAMLError(str(error)) from None
+    except RecursionError:
+        raise yaml.YAMLError("too many levels of nesting") from None
+
+
+def read_text(path: Path) -> str:
+    """Of a file that a user named: a pipe without a writer would hang, and a device may never end."""
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise OSError("it is not a regular file")
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(f"it has more than {MOST_BYTES:,} bytes")
+    return content.decode("utf-8")
 
 
 def explain_yaml(error: yaml.YAMLError, text: str) -> str:
@@ -73,11 +126,12 @@ def override(content: dict[str, Any], text: str) -> None:
     """`grid.seed=[0,1]`: set a dotted key of the file; the value is YAML. A field set in one place leaves the other."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise InputError(f"--set {text}: write key=value, such as fixed.dataset=digits")
+        raise InputError(f"--set {text[:200]}: write key=value, such as fixed.dataset=digits")
     try:
         parsed = read_yaml(value)
-    except yaml.YAMLError:
-        raise InputError(f"--set {text}: the value is not valid YAML") from None
+    except yaml.YAMLError as error:
+        why = " ".join(str(error).split())[:300]
+        raise InputError(f"--set {text[:200]}: the value is not valid YAML: {why}") from None
     if isinstance(parsed, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", parsed):
         parsed = float(parsed)
     top, _, rest = key.partition(".")

@@ -42,7 +42,7 @@ class ReportSpec(BaseModel):
     """What the study asks and how its answer is laid out."""
 
     model_config = STRICT
-    question: str = ""
+    question: str = Field("", max_length=2000)
     x: str = ""
     y: str | list[str] = Field("final_accuracy", description="a metric, or several: each has its tables and figure")
     series: str = "method"
@@ -127,7 +127,7 @@ class SweepFile(BaseModel):
 
     model_config = STRICT
     name: str = Field(pattern=NAME)
-    description: str = ""
+    description: str = Field("", max_length=5000)
     trainable: str = TRAINABLE
     plugins: list[str] = Field(default_factory=list, description="files, folders, modules with methods and datasets")
     presets: list[str] = Field(default_factory=list)
@@ -138,7 +138,7 @@ class SweepFile(BaseModel):
     exclude: list[dict[str, Any]] = Field(default_factory=list)
     search: Search | None = None
     resources: Resources = Field(default_factory=Resources)
-    retries: int = Field(2, ge=0)
+    retries: int = Field(2, ge=0, le=1000)
     report: ReportSpec = Field(default_factory=ReportSpec)
 
     @field_validator("resources", mode="before")

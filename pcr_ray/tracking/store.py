@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.text import first_line, redact
+from pcr_ray.errors import InputError, NotNowError, PcrRayError
+from pcr_ray.text import first_line, is_plain, redact
 from pcr_ray.tracking.names import shown
 from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, SweepInfo, Tag, TrialRun
 
-SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 PAGE = 1000
 IDENTITIES_PER_REQUEST = 200
+SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
+CONNECT_ATTEMPTS = 4  # at a database, within 1.5 s; MLflow's own 10 take 100 s
 LOCKED_PATIENCE = 60.0  # seconds that a locked database is waited for at the start
+MISTAKES = ("file is not a database", "out-of-date database schema", "Can't load plugin", "maintenance mode")
 
 # A server that is away is met with our own patience: waiting inside a request would block everything behind it.
 SETTINGS = {
@@ -35,15 +37,34 @@ SETTINGS = {
 def tracking_uri(given: str | None = None) -> str:
     """`--tracking-uri`, else MLFLOW_TRACKING_URI, else mlflow.db in the working directory; absolute."""
     uri = given or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
-    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
-        return f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
-    scheme, place = urlsplit(uri).scheme.partition("+")[0], urlsplit(uri).netloc + urlsplit(uri).path.lstrip("/")
-    if scheme not in SCHEMES or "://" not in uri or not place:
+    if uri.startswith("sqlite:///"):
+        uri = f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
+    if problem := _problem(uri):
         raise InputError(
-            f"tracking URI '{redact(uri)}': expected http://HOST:PORT, sqlite:///FILE or another database's URI "
-            "(postgresql+psycopg2://..., mysql+pymysql://..., ...)"
+            f"tracking URI '{redact(uri)}': {problem}\n  Expected: http://HOST:PORT, sqlite:///FILE or another "
+            "database's URI, such as postgresql+psycopg2://USER:PASSWORD@HOST/NAME (in a password, %XX for all but "
+            "letters and digits)."
         )
     return uri
+
+
+def _problem(uri: str) -> str | None:
+    """What can be told without connecting. MLflow meets these with tracebacks or with minutes of silence."""
+    if not is_plain(uri) or any(c.isspace() for c in uri.partition("?")[0] if not uri.startswith("sqlite")):
+        return "it has a space, a NUL or bytes that are not UTF-8 in it"
+    if uri.startswith("sqlite"):
+        file = Path(uri.removeprefix("sqlite:///"))
+        if not uri.startswith("sqlite:///") or file.is_dir():
+            return "it names no file"
+        return None if file.parent.is_dir() else f"there is no folder {file.parent}"
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port  # raises where it is no port
+    except ValueError:  # its text may hold a piece of the password
+        return "its host or port cannot be"
+    if parts.scheme.partition("+")[0] not in SCHEMES:
+        return f"no scheme that is known ({', '.join(SCHEMES)})"
+    return "it names no host" if parts.scheme.startswith("http") and not parts.hostname else None
 
 
 def _configure() -> None:
@@ -51,6 +72,18 @@ def _configure() -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.ERROR)  # what fails is told once, by us
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, ImportError) or "load plugin" in str(error):
+        return (
+            "Install the database's driver beside pcr_ray, or name one that is there: pcr_ray[postgres] has psycopg2, "
+            "and its URIs begin with postgresql+psycopg2://"
+        )
+    if "revision" in str(error) or "schema" in str(error):
+        return "Another version of MLflow made it: use that version, or mlflow db upgrade URI on a copy of it."
+    return "Name another with --tracking-uri or MLFLOW_TRACKING_URI."
 
 
 class Store:
@@ -69,7 +102,9 @@ class Store:
         if self._client is None:
             _configure()
             from mlflow import MlflowClient
+            from mlflow.store.db import utils
 
+            utils.MAX_RETRY_COUNT = CONNECT_ATTEMPTS
             self._client = MlflowClient(tracking_uri=self.uri)
         return self._client
 
@@ -109,23 +144,18 @@ class Store:
         while True:
             try:
                 with self.guarded():
-                    self._first_use()
+                    _ = self.experiment
                 return
             except NotNowError as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(1)
-
-    def _first_use(self) -> None:
-        from sqlalchemy.exc import ArgumentError
-
-        try:
-            _ = self.experiment
-        except (ArgumentError, ModuleNotFoundError) as error:  # no URL of a database, or no driver for it here
-            raise InputError(
-                f"tracking URI '{redact(self.uri)}': {first_line(error)}\n  The word after + names the driver, "
-                "which must be installed here: for postgresql+psycopg2://..., pip install psycopg2-binary."
-            ) from None
+            except PcrRayError:
+                raise
+            except Exception as error:  # a driver that is not installed, a database of another version
+                raise InputError(
+                    f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n  {_advice(error)}"
+                ) from None
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -137,6 +167,10 @@ class Store:
         try:
             yield
         except (MlflowException, OSError, SQLAlchemyError) as error:
+            if any(words in str(error) for words in MISTAKES):
+                raise InputError(
+                    f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n  {_advice(error)}"
+                ) from None
             raise NotNowError(
                 f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n"
                 "  Start it and run the same command again, or name another with --tracking-uri or "
