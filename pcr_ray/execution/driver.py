@@ -118,6 +118,7 @@ def preview(study: Study, options: RunOptions) -> None:
 def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any = None) -> Result:
     """Run what is left of a study. The record changes only once everything that can be refused was not."""
     folder = options.folder(study.name)
+    cluster.quiet(options.verbose)
     tuner.load_trainable(study.spec.trainable)
     if not options.address:
         cluster.fit(study.spec.resources, cluster.local_nodes(study.spec.resources))

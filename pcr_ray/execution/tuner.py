@@ -62,6 +62,7 @@ def run(
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=spec.retries),
                 callbacks=[callback],
+                progress_reporter=tune.CLIReporter(),  # the one for notebooks wipes the cell's output, whatever verbose
                 verbose=2 if options.verbose else 0,
             ),
         ).fit()
