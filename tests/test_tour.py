@@ -41,7 +41,7 @@ def test_the_tour_goes_from_a_study_to_figures(tmp_path: Path, root: Path, monke
     assert "text/html" in kinds[2]  # a table
     assert "image/png" in kinds[3] and "image/png" in kinds[4]
     assert "6 done, 2 to run" in texts[4]
-    assert not [o for out in shown for o in out if o.get("name") == "stderr"], shown
+    assert [o["text"] for out in shown for o in out if o.get("name") == "stderr"] == []
 
 
 def _text(output: Any) -> str:

@@ -28,7 +28,7 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
     """
     import ray
 
-    _quiet(verbose)
+    quiet(verbose)
     if address:
         join.reach(address)
     try:
@@ -85,7 +85,8 @@ def _refusal(error: Exception, address: str | None) -> PcrRayError:
     )
 
 
-def _quiet(verbose: bool) -> None:
+def quiet(verbose: bool) -> None:
+    """Before Ray is imported: in a notebook that alone makes it, and tqdm, ask for widgets."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # no CSV, JSON and TensorBoard files beside MLflow
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", "auto")
@@ -94,7 +95,8 @@ def _quiet(verbose: bool) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
         warnings.filterwarnings("ignore", module=r"ray\.")
-        for name in ("ray", "ray.tune", "ray.data", "ray.train"):
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        for name in ("ray", "ray.tune", "ray.data", "ray.train", "ray.widgets"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by the callback
 
 

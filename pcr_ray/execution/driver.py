@@ -139,6 +139,7 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     """Run what is left of a study. The record changes only once everything that can be refused was not."""
     folder = options.folder(study.name)
     console.print(f"looking up what is done in {redact(store.uri)} …", soft_wrap=True, markup=False)
+    cluster.quiet(options.verbose)
     tuner.check_trainable(study.spec.trainable)
     if not options.address:
         cluster.fit(study.spec.resources, cluster.local_nodes(study.spec.resources))

@@ -64,6 +64,7 @@ def run(
                 failure_config=tune.FailureConfig(max_failures=spec.retries),
                 callbacks=[callback],
                 stop=verdict.over,
+                progress_reporter=tune.CLIReporter(),  # the one for notebooks wipes the cell's output, whatever verbose
                 verbose=2 if options.verbose else 0,
             ),
         ).fit()
