@@ -78,7 +78,7 @@ def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Re
         document.write(found, folder)
         with store.guarded():
             result.sweep_run.conclude(folder, result.status, document.note(found))
-    except PcrRayError as error:  # the trials are done and recorded: only the report is not
+    except (PcrRayError, OSError) as error:  # the trials are done and recorded: only the report is not
         with contextlib.suppress(Exception):
             result.sweep_run.close(result.status)
         console.print(f"no report: {error}\n  python -m pcr_ray.report {study.name} writes it", markup=False)

@@ -55,6 +55,14 @@ class CheckpointStore:
             )
             return learner.load(Path(folder))
 
+    def discard(self) -> None:
+        """This code's checkpoint cannot be used."""
+        if not self.remote:
+            (Path(self.place) / NAME).unlink(missing_ok=True)
+            return
+        filesystem, path = self._filesystem()
+        filesystem.delete_file(f"{path}/{NAME}")
+
     def delete(self) -> None:
         """The trial's numbers are safe: its checkpoints, by whatever code, are not needed again."""
         if not self.remote:

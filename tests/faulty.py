@@ -11,7 +11,10 @@ from trainables.online import OnlineTrainable
 
 
 class Faulty(OnlineTrainable):
-    """Raises at seed 1, exits hard at seed 2, and takes its time while the file `slow` is there."""
+    """Raises at seed 1, exits hard at seed 2, and takes its time while the file `slow` is there.
+
+    With the file `odd`, seed 1 reports nothing that can be used, seed 2 hangs once, and seed 3 never ends.
+    """
 
     def step(self) -> dict[str, Any]:
         control = Path(os.environ["FAULTY_CONTROL"])
@@ -22,7 +25,21 @@ class Faulty(OnlineTrainable):
             raise RuntimeError("made to fail")
         if (control / "exit").exists() and seed == 2:
             os._exit(1)
+        if (control / "odd").exists():
+            return self._odd(control, seed)
         result = super().step()
         if (control / "slow").exists():
             time.sleep(2)
+        return result
+
+    def _odd(self, control: Path, seed: int) -> dict[str, Any]:
+        if seed == 2 and self.learner.tasks_done == 1 and not (control / "hung").exists():
+            (control / "hung").touch()
+            time.sleep(3600)
+        result = super().step()
+        if seed == 1:
+            return {"tasks": [{"accuracy": "?"}]}
+        if seed == 3:
+            time.sleep(0.5)
+            return result | {"done": False, "complete": False}
         return result

@@ -8,8 +8,9 @@ from ray import tune
 
 from pcr_ray.checkpoints import CheckpointStore
 from pcr_ray.config import TrialConfig
-from pcr_ray.errors import PcrRayError
+from pcr_ray.errors import InputError, PcrRayError
 from pcr_ray.learner import Learner
+from pcr_ray.text import first_line
 
 
 class OnlineTrainable(tune.Trainable):
@@ -34,8 +35,14 @@ class OnlineTrainable(tune.Trainable):
         torch.set_num_threads(max(1, int(run["cpus"])))
         config = TrialConfig.model_validate(trial)
         self.store = CheckpointStore(run["storage"], identity, code)
+        self.note: str | None = None  # for whoever watches the sweep, with the next result
         self.learner = Learner(config, root=run["data_root"], compile=run["compile"])
-        self.store.load(self.learner)
+        try:
+            self.store.load(self.learner)
+        except InputError as error:  # cut short, of another version or other data: the same numbers come again
+            self.note = f"starts over, as its checkpoint cannot be used: {first_line(error)}"
+            self.store.discard()
+            self.learner = Learner(config, root=run["data_root"], compile=run["compile"])
 
     def step(self) -> dict[str, Any]:
         """One task. What is certain to fail again is reported as a result, so that Tune does not retry it."""
@@ -55,7 +62,8 @@ class OnlineTrainable(tune.Trainable):
         # All tasks' numbers, not the newest alone: a driver that died may have missed some. The spool knows.
         tasks = [learner.task_metrics(t) for t in range(1, learner.tasks_done + 1)]
         # The newest stand on their own too, for Tune's schedulers.
-        status = {"done": learner.done, "complete": learner.done, "failure": None}
+        status = {"done": learner.done, "complete": learner.done, "failure": None, "note": self.note}
+        self.note = None
         return {**tasks[-1], **status, "tasks": tasks, "results": learner.results()}
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

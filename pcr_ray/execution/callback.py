@@ -1,12 +1,15 @@
 """From Tune to the record: a callback that writes every event to the spool and tells whoever watches.
 
 Ray's own MLflow callback lets a lost server or one bad trial end a sweep; here a callback only appends to a file,
-and the courier's thread talks to MLflow.
+and the courier's thread talks to MLflow. No callback raises: Tune would end the sweep.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,13 +17,31 @@ from typing import Any, Protocol
 from ray.tune import Callback
 
 from pcr_ray.checkpoints import CheckpointStore
+from pcr_ray.console import console
+from pcr_ray.execution import verdict
 from pcr_ray.execution.plan import Plan
 from pcr_ray.provenance import code_of
+from pcr_ray.text import duration, first_line
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status, code_entry
 from pcr_ray.tracking.spool import END, START, TASK, Spool
 
-NO_TASKS = "the trainable's result has no list `tasks` with the metrics of each task; see trainables/online.py"
+
+def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
+    """A callback whose trial fails where it would raise."""
+
+    @functools.wraps(method)
+    def careful(self: TuneTracker, iteration: int, trials: list[Any], trial: Any, *more: Any, **info: Any) -> None:
+        try:
+            method(self, iteration, trials, trial, *more, **info)
+        except Exception as error:
+            reason = f"its result cannot be used: {type(error).__name__}: {first_line(error)}"
+            try:
+                self._end(_identity(trial), Status.FAILED, reason)
+            except Exception:
+                console.print(f"trial {trial} {reason}", markup=False, soft_wrap=True)
+
+    return careful
 
 
 class Watcher(Protocol):
@@ -49,17 +70,23 @@ class TuneTracker(Callback):
         self.outcome = Outcome()
         self._spooled: dict[str, int] = {}
         self._begun: set[str] = set()
+        self._progress: dict[str, tuple[float, Any]] = {}  # running: when it last got on (monotonic), Tune's trial
+        self._stalled: dict[str, str] = {}
+        self._told: str | None = None  # the spool's trouble, as told
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
+    @_never_raises
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         identity = _identity(trial)
+        self._stalled.pop(identity, None)
         if self._over(identity):  # its worker was lost before Tune noted its end; the numbers are safe
             return
         self.outcome.running.add(identity)
+        self._progress[identity] = time.monotonic(), trial
         self._begin(identity)
-        self.watcher.started(identity)
+        self._tell("started", identity)
 
     def _begin(self, identity: str) -> None:
         """Once per trial: a retry goes on in the same run."""
@@ -70,36 +97,60 @@ class TuneTracker(Callback):
         code = code_entry(code_of(config, self.plan.study.spec.trainable))
         rerun = identity in self.plan.again
         name = self.plan.study.describe(identity)
-        self.spool.append(identity, START, name=name, params=config.flat(), code=code, rerun=rerun)
-        self.courier.wake()
+        self._append(identity, START, name=name, params=config.flat(), code=code, rerun=rerun)
 
+    @_never_raises
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         identity = _identity(trial)
         if self._over(identity):
             return
-        if result.get("failure") or not result.get("tasks"):
-            reason = result.get("failure") or NO_TASKS
+        if reason := verdict.problem(result, self.plan.study.trials[identity].tasks):
             self._end(identity, Status.FAILED, reason, node=result.get("hostname"))
             return
-        for metrics in result["tasks"][self._spooled.get(identity, 0) :]:
+        if result.get("note"):
+            console.print(f"{self.plan.study.describe(identity)}: {result['note']}", markup=False, soft_wrap=True)
+        fresh = result["tasks"][self._spooled.get(identity, 0) :]
+        for metrics in fresh:
             numbers = {k: float(v) for k, v in metrics.items() if k != "task"}
-            self.spool.append(identity, TASK, task=metrics["task"], metrics=numbers)
+            self._append(identity, TASK, task=metrics["task"], metrics=numbers)
         self._spooled[identity] = len(result["tasks"])
-        self.watcher.task_done(identity, result["tasks"][-1])
+        if fresh:
+            self._progress[identity] = time.monotonic(), trial
+        self._tell("task_done", identity, result["tasks"][-1])
         if result.get("complete"):  # ours to say: a scheduler of Tune's may set `done` on a half-done trial
-            self._end(identity, Status.FINISHED, None, result["results"], result.get("hostname"))
-        self.courier.wake()
+            self._end(identity, Status.FINISHED, None, result.get("results"), result.get("hostname"))
 
+    @_never_raises
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Tune is done with it. If it did not say that it is complete, somebody stopped it early."""
         identity = _identity(trial)
         if identity in self.outcome.running:
             self._stop(identity, "stopped by a scheduler before it was complete")
 
+    @_never_raises
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(_identity(trial), Status.FAILED, _reason(trial))
+        identity = _identity(trial)
+        self._end(identity, Status.FAILED, self._stalled.get(identity) or _reason(trial))
+
+    def idle(self) -> dict[str, float]:
+        """Running trials, and for how many seconds each has finished no task."""
+        now = time.monotonic()
+        return {i: now - since for i, (since, _) in list(self._progress.items()) if i in self.outcome.running}
+
+    def end_stalled(self, identity: str) -> None:
+        """Ends the worker of a trial that does not get on; Tune tries the trial again, as after any worker's death."""
+        import ray
+
+        since, trial = self._progress[identity]
+        idle = duration(time.monotonic() - since)
+        self._progress[identity] = time.monotonic(), trial
+        self._stalled[identity] = f"no task was finished within {idle} (--stall-minutes)"
+        name = self.plan.study.describe(identity)
+        console.print(f"{name}: no task finished within {idle}: its worker is ended, to try again", soft_wrap=True)
+        with contextlib.suppress(Exception):  # it may have ended this very moment
+            ray.kill(trial.temporary_state.ray_actor)
 
     def stop_running(self) -> None:
         """Interrupted: what is half done is marked so, and continues when the sweep is run again."""
@@ -111,9 +162,26 @@ class TuneTracker(Callback):
 
     def _stop(self, identity: str, reason: str) -> None:
         self.outcome.running.discard(identity)
-        self.spool.append(identity, END, status=Status.KILLED, reason=reason)
-        self.watcher.ended(identity, Status.KILLED, None)
+        self._append(identity, END, status=Status.KILLED, reason=reason)
+        self._tell("ended", identity, Status.KILLED, None)
+
+    def _append(self, identity: str, event: str, **content: Any) -> bool:
+        """Whether it is on disk; else it is in memory, which is told once."""
+        written = self.spool.append(identity, event, **content)
         self.courier.wake()
+        trouble = self.spool.trouble
+        if (trouble is None) != (self._told is None):
+            where = self.spool.folder
+            news = (
+                f"{where} cannot be written ({trouble}): numbers are kept in memory and written when that is possible"
+            )
+            console.print(news if trouble else f"{where} can be written again", markup=False, soft_wrap=True)
+        self._told = trouble
+        return written
+
+    def _tell(self, what: str, *news: Any) -> None:
+        with contextlib.suppress(Exception):  # a view that fails is no reason to fail a trial
+            getattr(self.watcher, what)(*news)
 
     def _end(
         self, identity: str, status: Status, reason: str | None,
@@ -122,16 +190,16 @@ class TuneTracker(Callback):
         if self._over(identity):
             return
         self._begin(identity)  # a worker may die before its trial started
+        safe = self._append(identity, END, status=status, reason=reason, results=results, node=node)
         self.outcome.running.discard(identity)
-        self.spool.append(identity, END, status=status, reason=reason, results=results, node=node)
         if status is Status.FINISHED:
             self.outcome.finished.add(identity)
             with contextlib.suppress(Exception):  # a checkpoint too many is no reason to end a sweep
-                CheckpointStore(self.storage, identity).delete()
+                if safe:
+                    CheckpointStore(self.storage, identity).delete()
         else:
             self.outcome.failed[identity] = reason or "unknown"
-        self.watcher.ended(identity, status, reason)
-        self.courier.wake()
+        self._tell("ended", identity, status, reason)
 
 
 def _identity(trial: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
-from pcr_ray.execution import join
+from pcr_ray.execution import join, leftovers
 from pcr_ray.study.schema import GPU_SHARE, Resources
 from pcr_ray.text import first_line
 
@@ -43,7 +43,7 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
     except Exception as error:  # Ray raises many kinds, bare ones among them
         raise _refusal(error, address) from None
     try:
-        with contextlib.nullcontext() if verbose else _news():
+        with contextlib.nullcontext() if verbose else _news(), _tidy(local=address is None):
             yield
     finally:
         # Ray ends the process, exit code 1, if a thread touches it while it shuts down. Seen once, on a very busy
@@ -54,6 +54,18 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
             ray.shutdown()
         finally:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _tidy(*, local: bool) -> Iterator[None]:
+    """Clears what killed sweeps left here, and marks a Ray of our own as in use: its folder goes at the next start."""
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    session = Path(node.get_session_dir_path()) if local else None
+    with leftovers.marked(session) if session else contextlib.nullcontext():
+        leftovers.clear(session.parent if session else None)
+        yield
 
 
 def _refusal(error: Exception, address: str | None) -> PcrRayError:

@@ -141,6 +141,13 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     if not stopped:
         stamp.unlink(missing_ok=True)
     delivered = courier.close(options.flush_seconds)
+    if lost := spool.unwritten():
+        stopped = True  # their checkpoints are kept
+        console.print(
+            f"the last numbers of {count(len(lost), 'trial')} could be neither written to {spool.folder} "
+            f"({spool.trouble}) nor delivered to MLflow: make room and run the same command again",
+            soft_wrap=True, markup=False,
+        )  # fmt: skip
     if not delivered:
         console.print(
             f"MLflow is away ({courier.trouble}): the numbers wait in {spool.folder} and are delivered "
@@ -190,8 +197,9 @@ def _launch(
         def started() -> bool:
             return bool(tracker.outcome.running or tracker.outcome.finished or tracker.outcome.failed)
 
+        stalled = _stalled(plan, options, tracker)
         try:
-            with view, watch.head(lost), watch.start(started, resources, options.wait):
+            with view, watch.head(lost), watch.start(started, resources, options.wait), stalled:
                 try:
                     tuner.run(study, plan.todo, options, resources, tracker, scheduler)
                 finally:
@@ -201,6 +209,17 @@ def _launch(
                 sweep_run.close(Status.KILLED)
             raise
     return tracker.outcome
+
+
+def _stalled(plan: Plan, options: RunOptions, tracker: Any) -> contextlib.AbstractContextManager[None]:
+    """The watch over trials that do not get on. Without an option their forecasts say how long is too long."""
+    if options.stall_minutes:
+        limit = 60 * options.stall_minutes
+        return watch.stalled(tracker.idle, limit, lambda _: limit, tracker.end_stalled)
+    speeds = forecast.stored_speeds(plan.runs.values())
+    return watch.stalled(
+        tracker.idle, forecast.LEAST_PATIENCE, lambda i: forecast.patience(plan.todo[i], speeds), tracker.end_stalled
+    )
 
 
 def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: SweepRun) -> None:

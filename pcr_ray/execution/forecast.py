@@ -18,6 +18,8 @@ from pcr_ray.text import duration
 from pcr_ray.tracking.runs import TrialRun
 
 BACKWARD = 2  # a backward pass over a forward one; evaluation is forward only
+MANY = 20  # times the forecast of a task: four trials on one core are 4 to 6 times slower, a first compilation minutes
+LEAST_PATIENCE, UNKNOWN_PATIENCE = 1800.0, 6 * 3600.0  # seconds; the second where a task's length is not known
 KEY = ("dataset", "method", "model", "batch_size", "replay_batch_size", "views", "batchnorm")
 
 
@@ -71,6 +73,12 @@ def seconds(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float |
     tasks = trial.tasks or 1
     evaluated = dataset.test_images * (tasks + 1) / 2 + trial.buffer * tasks
     return one * (training + evaluated / (1 + BACKWARD))
+
+
+def patience(trial: TrialConfig, speeds: dict[tuple[Any, ...], float]) -> float:
+    """Seconds without a finished task after which a trial counts as stalled: far more than a busy machine needs."""
+    guess = seconds(trial, speeds)
+    return UNKNOWN_PATIENCE if guess is None else max(LEAST_PATIENCE, MANY * guess / (trial.tasks or 1))
 
 
 def passes(trial: TrialConfig) -> float:

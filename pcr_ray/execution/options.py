@@ -38,6 +38,10 @@ class RunOptions:
     compile: bool = _option(False, "torch.compile the backbones")
     ship: bool = _option(False, "send this package to the cluster's workers instead of using the installed one")
     wait: float | None = _option(None, "stop if no trial could start within so many minutes", metavar="MIN")
+    stall_minutes: float | None = _option(
+        None, "end the worker of a trial that finishes no task within so many minutes, and try again (default: 20 "
+        "times the forecast, at least 30)", metavar="MIN",
+    )  # fmt: skip
     verbose: bool = _option(False, "show Ray's own output too")
     flush_seconds: float = _option(60.0, "how long the end waits for an MLflow that is away (default: 60)", metavar="S")
 
@@ -48,6 +52,8 @@ class RunOptions:
             raise InputError(f"--flush-seconds {self.flush_seconds}: needs 0 or more")
         if self.wait is not None and not 0 < self.wait < 1e6:
             raise InputError(f"--wait {self.wait:g}: needs a number of minutes above 0")
+        if self.stall_minutes is not None and not 0 < self.stall_minutes < 1e6:
+            raise InputError(f"--stall-minutes {self.stall_minutes:g}: needs a number of minutes above 0")
         if self.ship and not self.address:
             raise InputError("--ship: there is no cluster to send code to; it goes with --address")
         if self.address and self.address.startswith("ray://"):

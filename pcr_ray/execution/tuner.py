@@ -12,6 +12,7 @@ from typing import Any
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError
+from pcr_ray.execution import leftovers, verdict
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.identity import TRAINABLE
 from pcr_ray.provenance import code_of
@@ -43,7 +44,7 @@ def run(
         for i, t in trials.items()
     ]
     bundle = {"CPU": resources.cpu} | ({"GPU": resources.gpu} if resources.gpu else {})
-    with tempfile.TemporaryDirectory(prefix="pcr_ray-tune-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=leftovers.SCRATCH) as scratch, leftovers.marked(Path(scratch)):
         tune.Tuner(
             tune.with_resources(load_trainable(spec.trainable), tune.PlacementGroupFactory([bundle])),
             param_space={"case": tune.grid_search(cases)},
@@ -60,6 +61,7 @@ def run(
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=spec.retries),
                 callbacks=[callback],
+                stop=verdict.over,
                 verbose=2 if options.verbose else 0,
             ),
         ).fit()

@@ -1,4 +1,4 @@
-"""Threads that look after a running sweep: is the head of the cluster alive, and does anything ever start?"""
+"""Threads that look after a running sweep: is the cluster's head alive, does anything start, does all of it get on?"""
 
 from __future__ import annotations
 
@@ -78,6 +78,22 @@ def start(started: Callable[[], bool], resources: Resources, minutes: float | No
         if now - told >= REMIND:
             told = now
             console.print(f"waiting for resources ({duration(now - began)}): {occupancy(resources)}", soft_wrap=True)
+        return False
+
+    with _thread(look):
+        yield
+
+
+@contextlib.contextmanager
+def stalled(
+    idle: Callable[[], dict[str, float]], soonest: float, limit: Callable[[str], float], end: Callable[[str], None]
+) -> Iterator[None]:
+    """Calls `end` for trials that have been idle for more seconds than their limit, which is `soonest` or more."""
+
+    def look() -> bool:
+        for identity, seconds in idle().items():
+            if seconds > soonest and seconds > limit(identity):
+                end(identity)
         return False
 
     with _thread(look):

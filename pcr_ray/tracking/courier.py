@@ -71,6 +71,7 @@ class Courier:
     def deliver_all(self) -> bool:
         """One round over all trials; False if something could not be delivered yet."""
         trouble = None
+        self.spool.flush()
         with self._lock:
             for identity in self.spool.pending():
                 try:

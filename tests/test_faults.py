@@ -1,0 +1,289 @@
+"""Faults that need no cluster, injected for real: every trial is accounted for, with undisturbed numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pcr_ray.execution import leftovers, verdict
+from pcr_ray.execution.callback import TuneTracker
+from pcr_ray.execution.plan import make_plan
+from pcr_ray.learner import Learner
+from pcr_ray.provenance import code_of
+from pcr_ray.study.load import Study, load
+from pcr_ray.tracking import spool as spools
+from pcr_ray.tracking.courier import Courier
+from pcr_ray.tracking.runs import Status
+from pcr_ray.tracking.spool import END, Spool
+from pcr_ray.tracking.store import Store
+from pcr_ray.tracking.sweep_run import SweepRun
+from tests.sweeping import children, histories, run_sweep, start_sweep, sweep_file, wait_for
+
+METRICS = {"average_accuracy": 50.0, "loss": 1.0}
+EMPTY: list[Path] = []
+NOT_JSON = {key: {1} for key in verdict.WANTED}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return load(sweep_file(tmp_path, grid={"method": ["pcr"], "seed": [0]}))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """MLflow takes seconds to make a database: it is made once and copied."""
+    EMPTY[:] = [tmp_path_factory.mktemp("store") / "mlflow.db"]
+    Store(f"sqlite:///{EMPTY[0]}").open()
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of its own, so that it can be full."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("may not mount a tmpfs here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(disk: Path) -> Path:
+    file = disk / "filler"
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as writer:
+        while writer.write(bytes(4096)):
+            pass
+    return file
+
+
+def undisturbed(study: Study, root: Path) -> dict[str, dict[int, float]]:
+    """The accuracies of each trial after each task, by the trial's name, without Ray and MLflow."""
+    found = {}
+    for identity, config in study.trials.items():
+        learner = Learner(config, root=root)
+        found[study.describe(identity)] = {
+            n: learner.run_task()["average_accuracy"] for n in range(1, len(learner.stream.tasks) + 1)
+        }
+    return found
+
+
+class Sweep:
+    """A tracker with all that is behind it, but Tune."""
+
+    def __init__(self, study: Study, folder: Path, spool: Path) -> None:
+        shutil.copy(EMPTY[0], folder / "mlflow.db")
+        self.store = Store(f"sqlite:///{folder}/mlflow.db")
+        self.spool, run = Spool(spool), SweepRun(self.store, study)
+        self.courier = Courier(self.spool, self.store, study.name, lambda: run.run_id)
+        (self.identity,) = study.trials
+        self.storage = folder / "checkpoints"
+        self.checkpoint = self.storage / self.identity / "checkpoint.pt"
+        self.checkpoint.parent.mkdir(parents=True)
+        self.checkpoint.touch()
+        plan = make_plan(study, self.store, folder)
+        quiet = SimpleNamespace(started=print, task_done=print, ended=print)
+        self.tracker = TuneTracker(plan, self.spool, self.courier, str(self.storage), quiet)
+        self.trial = SimpleNamespace(config={"case": {"identity": self.identity}}, error_file=None)
+
+    def start(self) -> None:
+        self.tracker.on_trial_start(0, [], self.trial)
+
+    def report(self, tasks: int, complete: bool = False) -> None:
+        done = [{"task": n, **METRICS} for n in range(1, tasks + 1)]
+        self.tracker.on_trial_result(0, [], self.trial, {"tasks": done, "complete": complete})
+
+    def steps(self) -> list[int]:
+        (run,) = self.store.attempts(self.identity)
+        return [m.step for m in self.store.client.get_metric_history(run.run_id, "loss")]
+
+
+def test_a_full_disk_under_the_spool_ends_nothing_and_loses_nothing(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        sweep = Sweep(study, tmp_path, disk / "spool")
+        filler = fill(disk)
+        sweep.start()
+        sweep.report(1)
+        assert sweep.spool.trouble and "No space left" in sweep.spool.trouble
+        sweep.report(3, complete=True)
+        assert sweep.tracker.outcome.finished == {sweep.identity}
+        assert sweep.checkpoint.exists(), "the numbers are safe nowhere yet"
+        told = capsys.readouterr().out
+        assert told.count("cannot be written") == 1 and "kept in memory" in told
+        filler.unlink()
+        assert sweep.spool.flush() and [e["event"] for e in sweep.spool.events(sweep.identity)][-1] == END
+        assert Spool(disk / "spool").finished() == {sweep.identity}, "as another process would find it"
+        assert sweep.courier.deliver_all() and sweep.steps() == [1, 2, 3]
+
+
+def test_numbers_reach_mlflow_while_the_spool_is_full(study: Study, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        sweep = Sweep(study, tmp_path, disk / "spool")
+        fill(disk)
+        sweep.start()
+        sweep.report(1)
+        assert sweep.courier.deliver_all() and sweep.steps() == [1]
+        sweep.report(3, complete=True)
+        assert sweep.courier.deliver_all() and sweep.steps() == [1, 2, 3]
+        (run,) = sweep.store.attempts(sweep.identity)
+        assert run.status is Status.FINISHED and not sweep.spool.pending() and not sweep.spool.unwritten()
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ({}, "no list `tasks`"),
+        ({"tasks": [{}]}, "no number `task`"),
+        ({"tasks": "all of them"}, "no list `tasks`"),
+        ({"tasks": [{"task": 1}]}, "no `average_accuracy`"),
+        ({"tasks": [{"task": 1, **METRICS, "loss": None}]}, "`loss` of task 1 is not a number"),
+        ({"tasks": [{"task": 9, **METRICS}]}, "reports task 9, and the trial has 3"),
+        ({"tasks": [{"task": 1, **METRICS}], "complete": True, "results": {"config": 1}}, "no data_fingerprint"),
+        ({"tasks": [{"task": 1, **METRICS}], "complete": True, "results": NOT_JSON}, "TypeError"),
+        ({"failure": "made to fail"}, "made to fail"),
+    ],
+)  # fmt: skip
+def test_a_result_that_cannot_be_used_fails_its_trial_alone(
+    result: dict[str, Any], reason: str, study: Study, tmp_path: Path
+) -> None:
+    sweep = Sweep(study, tmp_path, tmp_path / "spool")
+    sweep.start()
+    sweep.tracker.on_trial_result(0, [], sweep.trial, result)
+    assert reason in sweep.tracker.outcome.failed[sweep.identity]
+    assert sweep.courier.deliver_all()
+    (run,) = sweep.store.attempts(sweep.identity)
+    assert run.status is Status.FAILED and reason in run.reason
+    sweep.report(3, complete=True)
+    assert not sweep.tracker.outcome.finished, "what has failed stays so"
+
+
+def test_a_clock_that_goes_backwards_changes_no_number(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(2_000_000_000, 1_000_000_000, -3600))
+    monkeypatch.setattr(spools, "time", SimpleNamespace(time=lambda: next(now)))
+    sweep = Sweep(study, tmp_path, tmp_path / "spool")
+    sweep.start()
+    for tasks in (1, 2):
+        sweep.report(tasks)
+        assert sweep.courier.deliver_all()
+    sweep.report(3, complete=True)
+    assert sweep.courier.deliver_all() and sweep.courier.deliver_all()
+    (run,) = sweep.store.attempts(sweep.identity)
+    assert (
+        run.finished and sorted(sweep.steps()) == [1, 2, 3] and run.curves == {k: [v] * 3 for k, v in METRICS.items()}
+    )
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "text", "another version", "other data"])
+def test_a_checkpoint_that_cannot_be_used_is_told_and_the_trial_starts_over(
+    damage: str, study: Study, tmp_path: Path, root: Path
+) -> None:
+    import torch
+
+    from trainables.online import OnlineTrainable
+
+    ((identity, config),) = study.trials.items()
+    settings = {"data_root": str(root), "storage": str(tmp_path / "checkpoints"), "cpus": 1, "compile": False}
+    code = code_of(config).fingerprint
+    case = {"case": {"identity": identity, "code": code, "trial": config.model_dump(), "run": settings}}
+    OnlineTrainable(case).step()
+    file = tmp_path / "checkpoints" / identity / code / "checkpoint.pt"
+    whole = file.read_bytes()
+    state = torch.load(file, weights_only=True)
+    if damage == "another version":
+        torch.save({"model": state["method"], "epoch": 3}, file)
+    elif damage == "other data":
+        torch.save(state | {"data": "00000000"}, file)
+    else:
+        file.write_bytes({"half": whole[: len(whole) // 2], "empty": b"", "text": b"not found"}[damage])
+    trainable = OnlineTrainable(case)
+    results = [trainable.step() for _ in range(3)]
+    assert "starts over, as its checkpoint cannot be used" in results[0]["note"] and not results[1]["note"]
+    accuracies = {m["task"]: m["average_accuracy"] for m in results[-1]["tasks"]}
+    assert results[-1]["complete"] and accuracies == undisturbed(study, root)["pcr"]
+
+
+def test_a_folder_in_use_is_left_alone_and_that_of_a_dead_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    ours, theirs, dead = (tmp_path / f"{leftovers.SCRATCH}{name}" for name in ("ours", "theirs", "dead"))
+    for folder in (ours, theirs, dead):
+        folder.mkdir()
+    with leftovers.marked(dead):
+        pass
+    with leftovers.marked(ours):
+        assert leftovers.clear() == 1
+    assert ours.exists() and theirs.exists() and not dead.exists(), "theirs has no mark"
+
+
+# --- whole sweeps -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_trials_that_hang_never_end_or_report_nonsense_do_not_hold_up_the_others(tmp_path: Path, root: Path) -> None:
+    grid = {"method": ["pcr"], "seed": [0, 1, 2, 3]}
+    sweep_file(tmp_path, trainable="tests.faulty:Faulty", grid=grid, retries=1)
+    (tmp_path / "odd").touch()
+    result = run_sweep(tmp_path, root, "--stall-minutes", "0.5")
+    assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr, result.stdout + result.stderr
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    runs = children(uri)
+    assert [runs[f"pcr seed={s}"].info.status for s in range(4)] == ["FINISHED", "FAILED", "FINISHED", "FAILED"]
+    assert "cannot be used" in runs["pcr seed=1"].data.tags["pcr_ray.reason"]
+    assert "no task was finished within" in runs["pcr seed=3"].data.tags["pcr_ray.reason"]
+    assert "seed=2: no task finished within" in result.stdout
+    expected = undisturbed(load(sweep_file(tmp_path, grid=grid)), root)
+    for name in ("pcr seed=0", "pcr seed=2"):
+        assert dict(histories(uri)[name]["average_accuracy"]) == expected[name]
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_while_the_disk_of_its_folder_is_full(tmp_path: Path, root: Path) -> None:
+    sweep_file(tmp_path, trainable="tests.faulty:Faulty", grid={"method": ["pcr"], "seed": [0, 1]})
+    (tmp_path / "slow").touch()
+    with small_disk(tmp_path / "runs", "1m") as disk:
+        process = start_sweep(tmp_path, root, "--storage", tmp_path / "checkpoints")
+        wait_for(lambda: any(disk.glob("tiny/spool/*.jsonl")), "an event")
+        fill(disk)
+        code = process.wait(300)
+        said = (tmp_path / "out.txt").read_text()
+        assert code == 0 and "kept in memory" in said and "no report" in said and "Traceback" not in said, said
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert {r.info.status for r in children(uri).values()} == {"FINISHED"}
+    expected = undisturbed(load(tmp_path / "tiny.yaml"), root)
+    assert {n: dict(h["average_accuracy"]) for n, h in histories(uri).items()} == expected
+
+
+@pytest.mark.slow
+def test_what_a_killed_sweep_leaves_behind_is_cleared_by_the_next_start(tmp_path: Path, root: Path) -> None:
+    import psutil
+
+    sweep_file(tmp_path, trainable="tests.faulty:Faulty", grid={"method": ["pcr"], "seed": [0]})
+    (tmp_path / "slow").touch()
+    place = Path(tempfile.mkdtemp(prefix="l", dir="/tmp"))  # short: Ray's sockets are below it
+    try:
+        process = start_sweep(tmp_path, root, TMPDIR=str(place), RAY_TMPDIR=str(place))
+        wait_for(lambda: any((tmp_path / "runs/tiny/checkpoints").glob("*/*/checkpoint.pt")), "a checkpoint")
+        rays = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait(30)
+        before = {*place.glob("ray/session_2*"), *place.glob("pcr_ray-tune-*")}
+        assert len(before) == 2
+        result = run_sweep(tmp_path, root, TMPDIR=str(place), RAY_TMPDIR=str(place))
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert not [folder for folder in before if folder.exists()]
+        assert not [p for p in rays if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
