@@ -27,7 +27,7 @@ class Images:
 
     def canonical(self) -> Images:
         """By class, then by content, so that a seed's stream does not depend on how the files were stored."""
-        digests = [hashlib.sha1(image.tobytes()).digest() for image in self.images]
+        digests = [hashlib.sha1(image.tobytes(), usedforsecurity=False).digest() for image in self.images]
         order = sorted(range(len(digests)), key=lambda i: (self.labels[i], digests[i]))
         # torchvision hands out CIFAR as a transposed view, and numpy would keep that layout.
         return Images(np.ascontiguousarray(self.images[order]), self.labels[order])
@@ -87,7 +87,7 @@ def _readable(name: str) -> str:
 
 def folder_fingerprint(files: dict[str, list[tuple[str, Path]]]) -> str:
     """Changes when an image is added, removed, renamed or written to; raises for what is no file: pipes never end."""
-    digest = hashlib.sha1()
+    digest = hashlib.sha1(usedforsecurity=False)
     for split, entries in sorted(files.items()):
         for name, file in entries:
             status = file.stat()

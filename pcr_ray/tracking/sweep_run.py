@@ -42,7 +42,7 @@ class SweepRun:
         """This invocation runs trials: store the file and the versions that it runs with."""
         client = self.store.client
         client.update_run(self.run_id, status=Status.RUNNING)
-        tags = {Tag.NOTE: self.study.spec.description, Tag.COMMIT: commit() or ""}
+        tags = {Tag.NOTE: _without_html(self.study.spec.description), Tag.COMMIT: commit() or ""}
         for key, value in tags.items():
             if value:
                 client.set_tag(self.run_id, key, value)
@@ -56,7 +56,7 @@ class SweepRun:
 
     def conclude(self, folder: Path, status: Status, note: str) -> None:
         """Upload the report, describe the run by it, and close the run."""
-        self.store.client.set_tag(self.run_id, Tag.NOTE, note[:TAG_LIMIT])
+        self.store.client.set_tag(self.run_id, Tag.NOTE, _without_html(note)[:TAG_LIMIT])
         for pattern in REPORT_FILES:
             for file in folder.glob(pattern):
                 self.store.client.log_artifact(self.run_id, str(file))
@@ -64,6 +64,11 @@ class SweepRun:
 
     def close(self, status: Status) -> None:
         self.store.client.set_terminated(self.run_id, status=status)
+
+
+def _without_html(markdown: str) -> str:
+    """Names and values of a sweep are text, whatever a browser might read into them."""
+    return markdown.replace("<", "&lt;")
 
 
 def versions() -> dict[str, str]:
