@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: install quickstart test test-cluster lint bench clean
+.PHONY: install quickstart test test-cluster lint audit bench clean
 
 install: $(STAMP)
 
@@ -32,6 +32,11 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit -q -c pyproject.toml -r pcr_ray trainables
+
+# Known weaknesses of the installed packages. Asks a public service, so it is no part of `lint`.
+audit: install
+	$(BIN)/pip-audit --progress-spinner off --skip-editable
 
 bench: install
 	$(BIN)/python -m pcr_ray.bench

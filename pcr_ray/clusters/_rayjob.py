@@ -18,6 +18,7 @@ SHARED = "/mnt/pcr-ray"  # the claim in every pod: data, checkpoints and reports
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LONGEST_NAME = 47  # KubeRay refuses longer ones: it appends to them
 GRACE_SECONDS = 120  # Ray drains a node in up to 30 s; a task's checkpoint may be under way on slow storage
+EVERYWHERE = "0.0.0.0"  # a pod has an address of its own # nosec B104
 IDLE_SECONDS = 120  # a worker without trials is given back after this
 HEAD = {"cpu": "2", "memory": "8Gi"}  # the driver, Ray's control plane and dashboard: no trials
 SUBMITTER = {"cpu": "500m", "memory": "1Gi"}  # runs `ray job submit` and shows the log
@@ -134,7 +135,7 @@ def _cluster(wish: Wish) -> Manifest:
             "securityContext": _locked_down(),
         }
     spec["headGroupSpec"] = {
-        "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # trials run on workers only
+        "rayStartParams": {"dashboard-host": EVERYWHERE, "num-cpus": "0"},  # trials run on workers only
         # The autoscaler talks to Kubernetes; nothing else here does.
         "template": {"spec": _pod(wish, _head(wish)) | {"automountServiceAccountToken": wish.autoscaling}},
     }

@@ -201,7 +201,7 @@ def _knock(url: str) -> None:
     if not url.startswith(("http://", "https://")):
         raise InputError(f"'{url}' is not the URL of a Ray dashboard, such as http://HOST:8265")
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/api/version", timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/api/version", timeout=PATIENCE) as answer:  # nosec B310
             json.load(answer)["ray_version"]
     except urllib.error.HTTPError as error:
         if error.code not in (401, 403):  # a token is asked for: Ray's client has it, or says so

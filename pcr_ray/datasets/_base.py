@@ -30,7 +30,7 @@ class Images:
 
     def canonical(self) -> Images:
         """By class, then by content, so that a seed's stream does not depend on how the files were stored."""
-        digests = [hashlib.sha1(image.tobytes()).digest() for image in self.images]
+        digests = [hashlib.sha1(image.tobytes(), usedforsecurity=False).digest() for image in self.images]
         order = sorted(range(len(digests)), key=lambda i: (self.labels[i], digests[i]))
         # torchvision hands out CIFAR as a transposed view, and numpy would keep that layout.
         return Images(np.ascontiguousarray(self.images[order]), self.labels[order])

@@ -241,7 +241,11 @@ def _crc32(file: str, mtime: int, size: int) -> int:
 def _key(dataset: Dataset, size: int, source: Path | None) -> str:
     if not dataset.user_folder:
         return dataset.name
-    return f"{source.name}-{size}-{hashlib.sha1(str(source).encode()).hexdigest()[:8]}" if source else ""
+    return (
+        f"{source.name}-{size}-{hashlib.sha1(str(source).encode(), usedforsecurity=False).hexdigest()[:8]}"
+        if source
+        else ""
+    )
 
 
 def _prepared_root(root: Path, *, make: bool = True) -> Path:
@@ -255,7 +259,7 @@ def _prepared_root(root: Path, *, make: bool = True) -> Path:
         with tempfile.TemporaryFile(dir=place):
             return place
     except OSError:
-        return _cache() / "prepared" / hashlib.sha1(str(root).encode()).hexdigest()[:8]
+        return _cache() / "prepared" / hashlib.sha1(str(root).encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 def _cache() -> Path:

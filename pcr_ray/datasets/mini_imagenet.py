@@ -6,7 +6,7 @@ class's first 500 images for training and last 100 for testing.
 
 from __future__ import annotations
 
-import pickle
+import pickle  # files are read by `ArrayUnpickler` alone # nosec B403
 from pathlib import Path
 from typing import Any
 

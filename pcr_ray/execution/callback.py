@@ -170,8 +170,8 @@ class TuneTracker(Callback):
         self._stalled[identity] = f"no task was finished within {idle} (--stall-minutes)"
         name = self.plan.study.describe(identity)
         console.print(f"{name}: no task finished within {idle}: its worker is ended, to try again", soft_wrap=True)
-        if actor := trial.temporary_state.ray_actor:
-            ray.kill(actor)
+        with contextlib.suppress(Exception):  # it may have ended this very moment
+            ray.kill(trial.temporary_state.ray_actor)
 
     def stop_running(self) -> None:
         """Interrupted: what is half done is marked so, and continues when the sweep is run again."""

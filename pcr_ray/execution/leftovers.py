@@ -22,7 +22,8 @@ SCRATCH = "pcr_ray-tune-"  # begins the names of our own folders in the temporar
 def marked(folder: Path) -> Iterator[None]:
     """The folder is in use while the block lasts. The mark stays: it says whose the folder was."""
     with (folder / MARK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody clears it either
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 

@@ -60,7 +60,7 @@ class SweepRun:
         client.update_run(self.run_id, status=Status.RUNNING)
         tags = {Tag.COMMIT: commit() or ""} | source_tags("pcr-ray sweep")
         if Tag.NOTE not in client.get_run(self.run_id).data.tags:  # later it is the answer so far
-            tags[Tag.NOTE] = self.study.spec.description
+            tags[Tag.NOTE] = _without_html(self.study.spec.description)
         tags[Tag.PROGRESS] = json.dumps({"time": time.time(), "host": socket.gethostname(), "headline": "starting"})
         client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items() if value])
         inputs = [DatasetInput(Dataset(name, print_, "pcr_ray", name), []) for name, print_ in (data or {}).items()]
@@ -106,7 +106,7 @@ class SweepRun:
 
         client, now = self.store.client, int(time.time() * 1000)
         links = views.markdown(self.store.experiment, self.run_id, self.study.name)
-        note = f"{links}\n\n{note}"[:TAG_LIMIT]  # first: the UI folds what comes later
+        note = f"{links}\n\n{_without_html(note)}"[:TAG_LIMIT]  # first: the UI folds what comes later
         numbers, leader = summary or ({}, "")
         tags = {Tag.NOTE: note, Tag.LEADER: leader}
         metrics = [Metric(key, value, now, 0) for key, value in numbers.items()]
@@ -122,6 +122,11 @@ class SweepRun:
         with contextlib.suppress(Exception):  # a sweep that had nothing to run has none
             self.store.client.delete_tag(self.run_id, Tag.PROGRESS)
         self.store.client.set_terminated(self.run_id, status=status)
+
+
+def _without_html(markdown: str) -> str:
+    """Names and values of a sweep are text, whatever a browser might read into them."""
+    return markdown.replace("<", "&lt;").replace("&lt;br>", "<br>")  # which our tables have, and does no harm
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,90 @@
+"""What SECURITY.md promises: files run no code, texts stay texts, passwords stay where they were put."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pcr_ray import ui
+from pcr_ray.analysis.render import Code, Grid, Heading, Items, Paragraph, page
+from pcr_ray.errors import InputError
+from pcr_ray.learner import Learner
+from pcr_ray.study.load import load
+from pcr_ray.study.resolve import resolve
+from pcr_ray.tracking.courier import Courier
+from pcr_ray.tracking.runs import Tag
+from pcr_ray.tracking.spool import END, START, Spool
+from pcr_ray.tracking.store import Store
+from pcr_ray.tracking.sweep_run import SweepRun
+from tests.sweeping import sweep_file
+
+HOSTILE = "<script>alert('x')</script>"
+
+
+class Payload:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path, root: Path) -> None:
+    torch.save({"config": Payload(tmp_path / "ran")}, tmp_path / "checkpoint.pt")
+    learner = Learner(resolve({"dataset": "digits", "fraction": 0.1, "buffer": 20}), root=root)
+    with pytest.raises(InputError, match="is damaged"):
+        learner.load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_reports_show_names_and_values_as_text() -> None:
+    blocks = [Heading(HOSTILE), Paragraph(HOSTILE), Items([HOSTILE]), Grid([HOSTILE], [[HOSTILE]]), Code(HOSTILE)]
+    written = page(HOSTILE, blocks)
+    assert "<script" not in written and written.count("&lt;script&gt;") == 8  # the title is there twice
+
+
+def test_the_description_in_mlflow_holds_no_html(tmp_path: Path) -> None:
+    study = load(sweep_file(tmp_path, description=HOSTILE))
+    store = Store(f"sqlite:///{tmp_path}/mlflow.db")
+    run = SweepRun(store, study)
+    run.begin()
+    assert store.client.get_run(run.run_id).data.tags[Tag.NOTE].startswith("&lt;script>")
+
+
+def test_passwords_in_the_reason_of_a_failure_do_not_reach_the_record(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path}/mlflow.db")
+    spool = Spool(tmp_path / "spool")
+    study = load(sweep_file(tmp_path))
+    run = SweepRun(store, study)
+    run.begin()
+    courier = Courier(spool, store, study.name, lambda: run.run_id)
+    spool.append("abc", START, name="one", params={"seed": 0})
+    assert courier.deliver_all()
+    spool.append("abc", END, status="FAILED", reason="no answer from postgresql://me:geheim@host/x?password=geheim")
+    assert courier.deliver_all()
+    (attempt,) = store.attempts("abc")
+    assert attempt.reason == "no answer from postgresql://***@host/x?password=***"
+    assert not [f for f in tmp_path.rglob("*") if f.is_file() and b"geheim" in f.read_bytes()]
+
+
+def test_the_ui_listens_on_this_machine_alone_and_its_command_line_names_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[list[str], dict[str, str]]] = []
+
+    def record(command: list[str], env: dict[str, str], check: bool) -> subprocess.CompletedProcess[bytes]:
+        started.append((command, env))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(ui.subprocess, "run", record)
+    assert ui.main(["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--port", "5999"]) == 0
+    ((command, environment),) = started
+    assert command[command.index("--host") + 1] == "127.0.0.1" and command[0] == sys.executable
+    assert "mlflow.db" not in " ".join(command) and "mlflow.db" in environment["MLFLOW_BACKEND_STORE_URI"]
