@@ -116,7 +116,8 @@ def code_fingerprint(dataset: Dataset) -> str:
     """Changes when the dataset's file, or what it imports of other datasets' files and of the user's, does."""
     files = sources.closure([type(dataset).__module__], leave_out=SHARED)
     own = {n: f for n, f in files.items() if not n.startswith("pcr_ray.") or n.startswith("pcr_ray.datasets.")}
-    return hashlib.sha1("".join(f"{n}:{sources.digest(f)}\n" for n, f in sorted(own.items())).encode()).hexdigest()
+    text = "".join(f"{n}:{sources.digest(f)}\n" for n, f in sorted(own.items()))
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def read_folder(files: dict[str, list[tuple[str, Path]]], size: int) -> tuple[Images, Images, list[str]]:
