@@ -128,7 +128,7 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
         if server.poll() is not None:
             raise NotNowError(f"the MLflow server did not start: {_last_line(log)}")
         try:
-            with urllib.request.urlopen(f"{address}/health", timeout=5):  # nosec B310: our own http address
+            with urllib.request.urlopen(f"{address}/health", timeout=5):  # nosec B310
                 return
         except OSError:
             time.sleep(0.2)

@@ -91,7 +91,7 @@ class Sweep:
         self.checkpoint.touch()
         plan = make_plan(study, self.store, folder)
         quiet = SimpleNamespace(started=print, task_done=print, ended=print)
-        self.tracker = TuneTracker(plan, self.spool, self.courier, str(self.storage), quiet)
+        self.tracker = TuneTracker(plan, self.spool, self.courier, str(self.storage), quiet, folder)
         self.trial = SimpleNamespace(config={"case": {"identity": self.identity}}, error_file=None)
 
     def start(self) -> None:
@@ -194,7 +194,14 @@ def test_a_checkpoint_that_cannot_be_used_is_told_and_the_trial_starts_over(
     from trainables.online import OnlineTrainable
 
     ((identity, config),) = study.trials.items()
-    settings = {"data_root": str(root), "storage": str(tmp_path / "checkpoints"), "cpus": 1, "compile": False}
+    settings = {
+        "data_root": str(root),
+        "storage": str(tmp_path / "checkpoints"),
+        "cpus": 1,
+        "compile": False,
+        "plugins": {},
+        "beside": None,
+    }
     code = code_of(config).fingerprint
     case = {"case": {"identity": identity, "code": code, "trial": config.model_dump(), "run": settings}}
     OnlineTrainable(case).step()
