@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pcr_ray import plugins
 from pcr_ray.console import console, run
 
 
@@ -16,7 +17,9 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for the sweep (with FILE)")
     p.add_argument("--tracking-uri", metavar="URI", help="where MLflow is (default: as for the sweep)")
     p.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="parent folder of the report")
+    plugins.add_argument(p)
     options = p.parse_args(argv)
+    plugins.load(options.plugins)
     from pcr_ray import api
     from pcr_ray.analysis import document
 

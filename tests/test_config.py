@@ -190,8 +190,8 @@ def test_spelling_out_a_default_is_the_same_trial():
 
 def test_every_field_makes_another_trial():
     base = {"method": "er", "optimiser": "adam"}
-    changes = {"dataset": "cifar10", "tasks": 2, "stop_after": 2, "fraction": 0.5, "class_order": "natural", "method": "pcr",
-               "buffer": 10, "batch_size": 5, "replay_batch_size": 5, "replay_current": False,
+    changes = {"dataset": "cifar10", "tasks": 2, "stop_after": 2, "fraction": 0.5, "class_order": "natural",
+               "method": "pcr", "buffer": 10, "batch_size": 5, "replay_batch_size": 5, "replay_current": False,
                "replay_per_class": 7, "model": "resnet18",
                "head": "linear", "gamma": 5.0, "optimiser": "sgd", "lr": 0.2, "betas": [0.8, 0.9],
                "weight_decay": 0.1, "augment": "none", "views": "augmented", "batchnorm": "joint",
