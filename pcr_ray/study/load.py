@@ -52,7 +52,7 @@ class Study:
         return " ".join([str(flat["method"]), *parts])
 
     def run_name(self, identity: str) -> str:
-        """`pcr 40 0 (method, buffer, seed)`, `40 0 pcr (buffer, seed)`: narrow columns show the first characters only."""
+        """`pcr 40 0 (method, buffer, seed)`, `40 0 pcr (buffer, seed)`: narrow columns show the beginning only."""
         flat = self.trials[identity].flat()
         fields = [k for k in self.varying if flat.get(k) is not None]
         if not fields:
