@@ -170,4 +170,4 @@ def test_metrics_are_grouped_in_mlflow_and_known_by_both_names(ours: str, mlflow
 def test_names_of_runs_begin_with_what_tells_them_apart() -> None:
     study = study_of(grid={"replay_batch_size": [10, 100], "seed": [0, 1]}, report={})
     found = [study.run_name(i) for i in study.trials]
-    assert found[0] == "10 0 (replay_batch_size, seed)" and len({name[:6] for name in found}) == 4
+    assert found[0] == "10 0 pcr (replay_batch_size, seed)" and len({name[:6] for name in found}) == 4

@@ -144,8 +144,8 @@ def test_failing_trials_are_retried_then_reported_and_the_others_finish(tmp_path
     result = run_sweep(tmp_path, root)
     assert result.returncode == 1, result.stdout + result.stderr
     runs = children(store(tmp_path))
-    assert [runs[f"pcr {s} (method, seed)"].info.status for s in range(3)] == ["FINISHED", "FAILED", "FAILED"]
-    assert "made to fail" in runs["pcr 1 (method, seed)"].data.tags["pcr_ray.reason"]
+    assert [runs[f"{s} pcr (seed)"].info.status for s in range(3)] == ["FINISHED", "FAILED", "FAILED"]
+    assert "made to fail" in runs["1 pcr (seed)"].data.tags["pcr_ray.reason"]
     assert "made to fail" in result.stdout and "--rerun failed" in result.stdout
     attempts = (tmp_path / "attempts.txt").read_text().split("\n")
     assert attempts.count("1 0") == 1 and attempts.count("1 1") == 2, "retried once, from its checkpoint"

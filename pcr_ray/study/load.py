@@ -60,12 +60,13 @@ class Study:
         return " ".join([str(flat["method"]), *parts])
 
     def run_name(self, identity: str) -> str:
-        """`pcr 40 0 (method, buffer, seed)`: in narrow columns only the first characters are seen."""
+        """`pcr 40 0 (method, buffer, seed)`, `40 0 pcr (buffer, seed)`: narrow columns show the beginning only."""
         flat = self.trials[identity].flat()
         fields = [k for k in self.varying if flat.get(k) is not None]
         if not fields:
             return str(flat["method"])
-        return f"{' '.join(str(flat[k]) for k in fields)} ({', '.join(fields)})"
+        values = [flat[k] for k in fields] + [flat["method"]] * ("method" not in fields)
+        return f"{' '.join(map(str, values))} ({', '.join(fields)})"
 
     def to_yaml(self, *, paper: bool = True) -> str:
         """The file as it was run, with overrides applied; without the paper's numbers it is short."""
