@@ -40,7 +40,7 @@ class Typed:
     def __call__(self, *words: object, code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "pcr_ray", *map(str, words)], cwd=self.folder, capture_output=True, text=True,
-            env=environment(self.folder, **self.cluster.environment), timeout=120, check=False,
+            env=environment(self.folder, **self.cluster.environment), timeout=400, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
