@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pcr_ray.execution import leftovers, verdict
+from pcr_ray.execution import callback, leftovers, verdict
 from pcr_ray.execution.callback import TuneTracker
 from pcr_ray.execution.plan import make_plan
 from pcr_ray.learner import Learner
@@ -219,6 +219,21 @@ def test_a_checkpoint_that_cannot_be_used_is_told_and_the_trial_starts_over(
     assert "starts over, as its checkpoint cannot be used" in results[0]["note"] and not results[1]["note"]
     accuracies = {m["task"]: m["average_accuracy"] for m in results[-1]["tasks"]}
     assert results[-1]["complete"] and accuracies == undisturbed(study, root)["pcr"]
+
+
+def test_rays_page_about_memory_becomes_one_line(tmp_path: Path) -> None:
+    page = (  # as Ray 2.60 writes it, abridged
+        "Traceback (most recent call last):\n  File 'event_manager.py', line 110, in resolve_future\n"
+        "ray.exceptions.OutOfMemoryError: 1 worker(s) were killed due to the node running low on memory. Memory on the "
+        "node (IP: 192.0.2.2, ID: 0e1f0eb8) was 22.23GB used / 23.54GB limit (0.944523)\n"
+        "Object store memory usage: [- objects spillable: 0\n"
+        "Refer to the documentation on how to address the out of memory issue: https://example.org."
+    )
+    (tmp_path / "error.txt").write_text(page)
+    reason = callback._reason(SimpleNamespace(error_file=tmp_path / "error.txt", get_error=lambda: None))
+    assert reason.startswith(
+        "its worker was ended, as its node was short of memory (22.23GB used / 23.54GB): run fewer"
+    )
 
 
 def test_a_folder_in_use_is_left_alone_and_that_of_a_dead_process_goes(

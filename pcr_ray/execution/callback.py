@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import signal
 import threading
 import time
@@ -28,6 +29,8 @@ from pcr_ray.text import duration, first_line
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status, code_entry
 from pcr_ray.tracking.spool import END, START, TASK, Spool
+
+LESS_AT_ONCE = "run fewer trials at once (--max-concurrent N, or more resources.cpu per trial)"
 
 
 def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
@@ -233,9 +236,11 @@ def _place(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reason(trial: Any) -> str:
-    """The exception's own line, the last of the traceback in Tune's error file."""
+    """The exception's own line, the last of the traceback in Tune's error file; Ray's page about memory in a line."""
     text = ""
     with contextlib.suppress(OSError, TypeError):
         text = Path(trial.error_file).read_text()
     lines = [line.strip() for line in (text or str(trial.get_error() or "")).splitlines() if line.strip()]
+    if memory := re.search(r"low on memory.*? was (\S+ used / \S+) limit", " ".join(lines)):
+        return f"its worker was ended, as its node was short of memory ({memory[1]}): {LESS_AT_ONCE}"
     return lines[-1][:1000] if lines else "the worker died"
