@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pcr_ray.config import FIELDS, TrialConfig
-from pcr_ray.metrics import METRICS
 from pcr_ray.study.presets import preset_fields
 from pcr_ray.study.schema import SweepFile
-from pcr_ray.text import did_you_mean
 
 MAX_TRIALS = 100_000
 DEFAULTS = {name: field.get_default() for name, field in TrialConfig.model_fields.items()}
@@ -122,21 +120,3 @@ def adjusted(
             fields |= rule.set
             origins |= dict.fromkeys(rule.set, place)
     return fields, origins
-
-
-def search_problems(spec: SweepFile) -> list[str]:
-    """What is wrong with the search of a file."""
-    search = spec.search
-    if search is None:
-        return []
-    found = [f"search.space.{k}: unknown field" for k in search.space if not is_field(k)]
-    grids = {key for grid in (spec.grid, *spec.grids) for key in grid}
-    for key in search.space:
-        if key in grids or key in ("seed", "stop_after", "method", "dataset"):
-            found.append(f"search.space.{key}: the grid decides it; search for another field")
-    found += [f"search.per.{key}: not in a grid, so it does not vary" for key in search.per or [] if key not in grids]
-    metric = METRICS.get(search.metric)
-    if metric is None or not metric.per_classifier:
-        known = [name for name, m in METRICS.items() if m.per_classifier]
-        found.append(f"search.metric: '{search.metric}' cannot be searched by{did_you_mean(search.metric, known)}")
-    return found

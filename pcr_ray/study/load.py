@@ -16,17 +16,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pcr_ray import plugins
-from pcr_ray.config import ALIASES, FIELDS, TrialConfig, field_hint
+from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.identity import identity
-from pcr_ray.methods import METHODS
-from pcr_ray.metrics import CLASSIFIERS, METRICS
-from pcr_ray.study import paper
-from pcr_ray.study.grid import adjusted, expand, is_field, matches, search_problems, useless_rules
-from pcr_ray.study.presets import PRESETS
+from pcr_ray.study import checks, paper
+from pcr_ray.study.grid import adjusted, expand, matches, useless_rules
 from pcr_ray.study.reader import explain_yaml, override, read_text, read_yaml, with_dotted_params
 from pcr_ray.study.resolve import ConfigProblems, explain, resolve
-from pcr_ray.study.schema import FIGURES, ReportSpec, Resources, Search, SweepFile
+from pcr_ray.study.schema import ReportSpec, Resources, Search, SweepFile
 from pcr_ray.text import count, did_you_mean
 
 NESTED: dict[str, type[BaseModel]] = {"report": ReportSpec, "resources": Resources, "search": Search}
@@ -111,10 +108,9 @@ def parse(
     for text in overrides or []:
         override(content, text)
     modules = _load_plugins(content, where, folder, more_plugins)
-    problems = _unknown_keys(content)
+    problems = checks.unknown_keys(content)
     spec = _spec_or_problems(content, problems)
-    problems += _check_names(spec)
-    problems += search_problems(spec)
+    problems += checks.of_names(spec)
     rules = [*spec.exclude, *(a.when for a in spec.adjust)]
     problems += [f"{place}: no trial of the file has {rule}" for place, rule in useless if rule in rules]
     combinations = expand(spec, problems)
@@ -124,10 +120,8 @@ def parse(
     spec = paper.with_rows(spec, folder, problems)
     changed = stored or bool(overrides)
     study = replace(_resolve_all(spec, left, problems, doubles=changed), plugins=modules, place=folder)
-    problems += [] if changed else _report_slips(study)
-    fewest = min((trial.tasks or 1 for trial in study.trials.values()), default=1)
-    if spec.search and study.trials and spec.search.tune_on.tasks > fewest:
-        problems.append(f"search.tune_on.tasks: {spec.search.tune_on.tasks}, but there are {fewest} tasks")
+    trials = study.trials.values()
+    problems += checks.of_search(spec, trials) + ([] if changed else checks.of_trials(spec, trials))
     if problems:
         raise problems_error(where, problems)
     return study
@@ -170,86 +164,6 @@ def _slips(content: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         return useless_rules(_spec(content))
     except ValidationError:
         return []  # said elsewhere
-
-
-def _report_slips(study: Study) -> list[str]:
-    """What the report names and no trial has."""
-    report, flats = study.spec.report, [trial.flat() for trial in study.trials.values()]
-    problems = [
-        f"report.{place}: no trial has {value}"
-        for place, value in (("x", report.x), ("series", report.series))
-        if flats and value.startswith("params.") and not any(value in flat for flat in flats)
-    ]
-    series = list(dict.fromkeys(str(flat.get(report.series)) for flat in flats))
-    if series and report.baseline and report.baseline not in series:
-        problems.append(
-            f"report.baseline: no {report.series} '{report.baseline}'{did_you_mean(report.baseline, series)}"
-        )
-    return problems
-
-
-def _unknown_keys(content: Mapping[str, Any]) -> list[str]:
-    keys = list(SweepFile.model_fields)
-    return [f"{key}: {_instead(str(key), keys)}" for key in content if key not in keys]
-
-
-def _instead(key: str, keys: list[str]) -> str:
-    field = key if is_field(key) else ALIASES.get(key.lower().replace("-", "_"))
-    if field is None:
-        return f"unknown key{did_you_mean(key, keys)}"
-    called = "" if field == key else f", here called {field}"
-    return f"a field of a trial{called}: put it under fixed, or under grid with a list of values"
-
-
-def _check_names(spec: SweepFile) -> list[str]:
-    problems = [
-        f"presets: unknown preset '{p}'{did_you_mean(p, list(PRESETS))}" for p in spec.presets if p not in PRESETS
-    ]
-    places = [("fixed", spec.fixed), ("grid", spec.grid)]
-    places += [(f"grids[{i}]", g) for i, g in enumerate(spec.grids)]
-    places += [(f"exclude[{i}]", e) for i, e in enumerate(spec.exclude)]
-    places += [(f"adjust[{i}].when", a.when) for i, a in enumerate(spec.adjust)]
-    places += [(f"adjust[{i}].set", a.set) for i, a in enumerate(spec.adjust)]
-    for place, mapping in places:
-        for key in mapping:
-            if key == "params" and place.startswith("grid"):
-                problems.append(f"{place}.params: write params.NAME and its values, such as params.alpha: [0.1, 0.5]")
-            elif not is_field(key):
-                problems.append(f"{place}.{key}: unknown key{field_hint(str(key))}")
-    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", spec.trainable):
-        problems.append(f"trainable: '{spec.trainable}' is not of the form package.module:Class")
-    for name in ("x", "series"):
-        value = getattr(spec.report, name)
-        if value and not is_field(value):
-            problems.append(f"report.{name}: unknown field{did_you_mean(value, FIELDS)}")
-    if spec.report.x == spec.report.series:
-        problems.append(f"report.x: {spec.report.x} is the series already; name another field as x or as series")
-    for place, names in (("y", spec.report.metrics), ("columns", spec.report.columns)):
-        problems += [
-            f"report.{place}: unknown metric '{name}'{did_you_mean(name, list(METRICS))}"
-            for name in names
-            if name not in METRICS
-        ]
-        if len(names) != len(set(names)) or (not names and place == "y"):
-            problems.append(f"report.{place}: give each metric once" + (", and at least one" if not names else ""))
-    problems += [
-        f"report.classifiers: unknown classifier{did_you_mean(name, list(CLASSIFIERS))}"
-        for name in spec.report.classifiers
-        if name not in CLASSIFIERS
-    ]
-    if len(spec.report.classifiers) != len(set(spec.report.classifiers)) or not spec.report.classifiers:
-        problems.append(f"report.classifiers: give {' or '.join(CLASSIFIERS)} or both, each once")
-    problems += [
-        f"report.figures: unknown figure '{name}'{did_you_mean(name, FIGURES)}"
-        for name in spec.report.figures
-        if name not in FIGURES
-    ]
-    problems += [
-        f"report.ncm: unknown method '{m}'{did_you_mean(m, METHODS.names())}"
-        for m in spec.report.ncm or []
-        if m not in METHODS
-    ]
-    return problems
 
 
 def _resolve_all(
