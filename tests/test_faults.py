@@ -70,7 +70,7 @@ def undisturbed(study: Study, root: Path) -> dict[str, dict[int, float]]:
     found = {}
     for identity, config in study.trials.items():
         learner = Learner(config, root=root)
-        found[study.describe(identity)] = {
+        found[study.run_name(identity)] = {
             n: learner.run_task()["average_accuracy"] for n in range(1, len(learner.stream.tasks) + 1)
         }
     return found
@@ -262,12 +262,12 @@ def test_trials_that_hang_never_end_or_report_nonsense_do_not_hold_up_the_others
     assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr, result.stdout + result.stderr
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     runs = children(uri)
-    assert [runs[f"pcr seed={s}"].info.status for s in range(4)] == ["FINISHED", "FAILED", "FINISHED", "FAILED"]
-    assert "cannot be used" in runs["pcr seed=1"].data.tags["pcr_ray.reason"]
-    assert "no task was finished within" in runs["pcr seed=3"].data.tags["pcr_ray.reason"]
+    assert [runs[f"{s} pcr (seed)"].info.status for s in range(4)] == ["FINISHED", "FAILED", "FINISHED", "FAILED"]
+    assert "cannot be used" in runs["1 pcr (seed)"].data.tags["pcr_ray.reason"]
+    assert "no task was finished within" in runs["3 pcr (seed)"].data.tags["pcr_ray.reason"]
     assert "seed=2: no task finished within" in result.stdout
     expected = undisturbed(load(sweep_file(tmp_path, grid=grid)), root)
-    for name in ("pcr seed=0", "pcr seed=2"):
+    for name in ("0 pcr (seed)", "2 pcr (seed)"):
         assert dict(histories(uri)[name]["average_accuracy"]) == expected[name]
 
 

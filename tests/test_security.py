@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 
 from pcr_ray import ui
 from pcr_ray.analysis.render import Code, Grid, Heading, Items, Paragraph, page
-from pcr_ray.errors import InputError
+from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.learner import Learner
 from pcr_ray.study.load import load
 from pcr_ray.study.resolve import resolve
@@ -79,12 +78,14 @@ def test_the_ui_listens_on_this_machine_alone_and_its_command_line_names_no_stor
 ) -> None:
     started: list[tuple[list[str], dict[str, str]]] = []
 
-    def record(command: list[str], env: dict[str, str], check: bool) -> subprocess.CompletedProcess[bytes]:
+    def record(command: list[str], env: dict[str, str], **more: object) -> None:
         started.append((command, env))
-        return subprocess.CompletedProcess(command, 0)
+        raise NotNowError("it need not serve here")
 
-    monkeypatch.setattr(ui.subprocess, "run", record)
-    assert ui.main(["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--port", "5999"]) == 0
+    Store(f"sqlite:///{tmp_path}/mlflow.db").open()
+    monkeypatch.setattr(ui.subprocess, "Popen", record)
+    with pytest.raises(NotNowError, match="need not"):
+        ui.main(["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--port", "5999"])
     ((command, environment),) = started
     assert command[command.index("--host") + 1] == "127.0.0.1" and command[0] == sys.executable
     assert "mlflow.db" not in " ".join(command) and "mlflow.db" in environment["MLFLOW_BACKEND_STORE_URI"]
