@@ -47,7 +47,7 @@ def test_trials_of_other_code_are_told_apart_and_run_again_on_request(tmp_path: 
     more = run_sweep(tmp_path, root, "--set", "grid.seed=[0,1]", **here)
     assert more.returncode == 0, more.stdout + more.stderr
     page = (tmp_path / "runs/tiny/report.md").read_text()
-    (row,) = [line for line in page.splitlines() if line.startswith("| PCR |")]
+    row = next(line for line in page.splitlines() if line.startswith("| PCR |"))  # the first is the answer's
     assert "†" in row and "different code: pcr_ray/methods/pcr.py" in page
     assert "†" not in next(line for line in page.splitlines() if line.startswith("| ER |"))
     assert len(runs_by_code(tmp_path)) == 3
