@@ -23,7 +23,7 @@ quickstart: install
 test: install
 	$(BIN)/python -m pytest
 
-# Several nodes, a real Slurm (skipped where it is not installed), Ray jobs, S3: half an hour on 2 cores.
+# Several nodes, a real Slurm (skipped where it is not installed), Ray jobs, S3. All of them in one go were not timed yet.
 CLUSTER_TESTS ?= tests/cluster
 test-cluster: install
 	$(BIN)/python -m pytest -m cluster $(CLUSTER_TESTS)
