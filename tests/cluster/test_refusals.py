@@ -58,17 +58,18 @@ def test_every_problem_of_every_node_is_in_one_message_and_nothing_is_recorded(u
     """Storage that may only be read there, data that only the head has, other code, no code."""
     storage = folder / "checkpoints"
     storage.mkdir()
-    write_folder(folder / "made", random_splits(["a", "b"], 12))
-    uneven.head.run("sh", "-c", f"mkdir -p /tmp/data && cp -r {folder}/made /tmp/data/made")
+    source = folder / "elsewhere" / "made"  # not beside the sweep file, where h2 would find it
+    write_folder(source, random_splits(["a", "b"], 12))
+    uneven.head.run("sh", "-c", f"mkdir -p /tmp/data && cp -r {source} /tmp/data/made")
     for options in (["--bind", storage, storage], ["-o", "remount,ro,bind", storage]):
         uneven.hosts["h2"].run("mount", *options)
     sweep_file(folder, fixed=IMAGES, grid=SMALL)
     code, text = uneven.sweep(folder, "--storage", storage)
     uneven.hosts["h2"].run("umount", storage)
     assert code == 2 and "Traceback" not in text, text
-    assert "2 of 3 nodes cannot run this: 4 problems" in text
+    assert "2 of 3 nodes cannot run this: 4 problems" in text, text
     data, changed, written, absent = problems(text)
-    assert data.startswith("h2: image folder /tmp/data/made does not exist")
+    assert data.startswith(f"h2: image folder {folder}/made or /tmp/data/made does not exist")
     assert changed.startswith("h2: other code than here (pcr_ray/methods/er.py)") and "--ship" in changed
     assert written.startswith(f"h2: the storage {storage} cannot be written to there") and "Read-only" in written
     assert absent.startswith("h3: pcr_ray cannot be imported there (ModuleNotFoundError") and "--ship" in absent
