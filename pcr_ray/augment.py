@@ -1,7 +1,7 @@
 """Batched augmentation on the learner's device, with parameters drawn per image.
 
 Images are float (N, 3, H, W) in [0, 1]. Each op takes one parameter per image and equals torchvision's
-functional op for that parameter. All random numbers of a batch come from one CPU draw.
+functional op for that parameter. What is random, crops included, is decided on the host and copied over at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,29 @@ TRIES = 10  # torchvision's number of attempts to find a crop that fits
 
 
 @dataclass(frozen=True)
-class Augmentation:
+class Draw:
+    """The random choices for a number of images: what each pipeline draws and applies. Still on the host."""
+
+    values: Tensor  # (parameters, N)
+    order: list[int]  # of the colour operations
+
+
+class Pipeline:
+    """Draws on the host, applies on the device: several batches can be drawn apart and applied together."""
+
+    def draw(self, count: int, size: tuple[int, int], rng: torch.Generator) -> Draw:
+        raise NotImplementedError
+
+    def apply(self, images: Tensor, draws: list[Draw]) -> Tensor:
+        raise NotImplementedError
+
+    def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        height, width = images.shape[-2:]
+        return self.apply(images, [self.draw(len(images), (height, width), rng)])
+
+
+@dataclass(frozen=True)
+class Augmentation(Pipeline):
     """RandomResizedCrop, flip, ColorJitter and grey, as probabilities and ranges.
 
     With `per_batch` one draw holds for all images of a batch, as torchvision's transforms do with a batch.
@@ -44,18 +66,31 @@ class Augmentation:
     reflect: bool = False
     per_batch: bool = False
 
-    def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        n, _, height, width = images.shape
-        # One draw and one copy to the device per batch; a column of a single draw is broadcast.
-        u = torch.rand(2 * TRIES + 9, 1 if self.per_batch else n, generator=rng)
+    def draw(self, count: int, size: tuple[int, int], rng: torch.Generator) -> Draw:
+        """The parameters of so many images of this height and width, on the host."""
+        u = torch.rand(2 * TRIES + 9, 1 if self.per_batch else count, generator=rng)
         order = torch.randperm(4, generator=rng).tolist()  # as in kornia: one order per batch, factors per image
-        u = u.to(images.device, non_blocking=True)
-        boxes, flip = self.boxes(u[: 2 * TRIES + 2], height, width), u[2 * TRIES + 2] < self.flip
-        images = crop_resize(images, boxes, flip, reflect=self.reflect)
         rest = u[2 * TRIES + 3 :]
+        rows = [
+            *self.boxes(u[: 2 * TRIES + 2], *size).unbind(1),
+            (u[2 * TRIES + 2] < self.flip).float(),
+            (rest[0] < self.jitter).float(),
+            *self.factors(rest[1:5]),
+            (rest[5] < self.grey).float(),
+        ]
+        return Draw(torch.stack(rows).expand(-1, count), order)
+
+    def apply(self, images: Tensor, draws: list[Draw]) -> Tensor:
+        """Images of one or more draws, one after the other. One copy to the device, however many."""
+        values = torch.cat([d.values for d in draws], 1).to(images.device, non_blocking=True)
+        yes = values > 0.5
+        images = crop_resize(images, values[:4].T, yes[4], reflect=self.reflect)
         if self.jitter:
-            images = torch.where(_per_image(rest[0] < self.jitter), self.colours(images, rest[1:5], order), images)
-        return torch.where(_per_image(rest[5] < self.grey), grey(images), images) if self.grey else images
+            counts = [d.values.shape[1] for d in draws]
+            parts = zip(images.split(counts), values[6:10].split(counts, 1), draws)
+            coloured = [self.colours(part, factors, draw.order) for part, factors, draw in parts]
+            images = torch.where(_per_image(yes[5]), torch.cat(coloured), images)
+        return torch.where(_per_image(yes[10]), grey(images), images) if self.grey else images
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """Crops (N, 4) as top, left, height, width: the first of ten tries that fits, else the whole image."""
@@ -72,32 +107,38 @@ class Augmentation:
         left = torch.floor(u[2 * TRIES + 1] * (steps * (width - w) + 1)) / steps
         return torch.stack([top, left, h, w], 1)
 
-    def colours(self, images: Tensor, u: Tensor, order: list[int]) -> Tensor:
-        ops = (
-            lambda x: brightness(x, _between(u[0], 1 - self.brightness, 1 + self.brightness)),
-            lambda x: contrast(x, _between(u[1], 1 - self.contrast, 1 + self.contrast)),
-            lambda x: saturation(x, _between(u[2], 1 - self.saturation, 1 + self.saturation)),
-            lambda x: hue(x, _between(u[3], -self.hue, self.hue)),
-        )
+    def factors(self, u: Tensor) -> Tensor:
+        """What the four colour operations take (4, N), from numbers in [0, 1)."""
+        limits = [(1 - x, 1 + x) for x in (self.brightness, self.contrast, self.saturation)] + [(-self.hue, self.hue)]
+        return torch.stack([_between(one, *limit) for one, limit in zip(u, limits)])
+
+    @staticmethod
+    def colours(images: Tensor, factors: Tensor, order: list[int]) -> Tensor:
+        """Brightness, contrast, saturation and hue by their rows of `factors` (4, N), in this order."""
         for i in order:
-            images = ops[i](images)
+            images = (brightness, contrast, saturation, hue)[i](images, factors[i])
         return images
 
 
 @dataclass(frozen=True)
-class CropFlip:
+class CropFlip(Pipeline):
     """RandomCrop of the image's size after padding with black, and flip."""
 
     padding: int = 4
     flip: float = 0.5
 
-    def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        u = torch.rand(3, len(images), generator=rng).to(images.device, non_blocking=True)
-        offsets = torch.floor(u[:2] * (2 * self.padding + 1)).long()
-        return padded_crop(images, offsets.T, u[2] < self.flip, self.padding)
+    def draw(self, count: int, size: tuple[int, int], rng: torch.Generator) -> Draw:
+        """The parameters of so many images, on the host."""
+        u = torch.rand(3, count, generator=rng)
+        return Draw(torch.cat([torch.floor(u[:2] * (2 * self.padding + 1)), (u[2:] < self.flip).float()]), [])
+
+    def apply(self, images: Tensor, draws: list[Draw]) -> Tensor:
+        """Images of one or more draws, one after the other. One copy to the device, however many."""
+        values = torch.cat([d.values for d in draws], 1).to(images.device, non_blocking=True)
+        return padded_crop(images, values[:2].long().T, values[2] > 0.5, self.padding)
 
 
-PIPELINES: dict[str, Augmentation | CropFlip | None] = {
+PIPELINES: dict[str, Pipeline | None] = {
     "paper": Augmentation(),
     "ocm": Augmentation(scale=(0.3, 1.0), jitter=0.0, grey=0.25, reflect=True),
     "dvc": Augmentation(jitter=1.0, per_batch=True),
@@ -161,8 +202,9 @@ def hue(images: Tensor, shift: Tensor) -> Tensor:
     k = (n_c + 6h) mod 6 and n = 5, 3, 1 for red, green, blue.
     """
     red, green, blue = images.unbind(1)
-    value, chroma = images.amax(1), images.amax(1) - images.amin(1)
-    safe = torch.where(chroma == 0, torch.ones_like(chroma), chroma)
+    value = images.amax(1)
+    chroma = value - images.amin(1)
+    safe = chroma.masked_fill(chroma == 0, 1)
     sextant = torch.where(
         value == red,
         (green - blue) / safe,
@@ -180,12 +222,12 @@ def grey(images: Tensor) -> Tensor:
 
 def _grey(images: Tensor) -> Tensor:
     red, green, blue = images.unbind(1)
-    return (GREY[0] * red + GREY[1] * green + GREY[2] * blue)[:, None]
+    return (GREY[0] * red).add(green, alpha=GREY[1]).add(blue, alpha=GREY[2])[:, None]
 
 
 def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    factor = _per_image(factor)
-    return (factor * images + (1 - factor) * other).clamp(0, 1)
+    """factor * images + (1 - factor) * other, in [0, 1]."""
+    return torch.lerp(other, images, _per_image(factor)).clamp(0, 1)
 
 
 def _per_image(values: Tensor) -> Tensor:

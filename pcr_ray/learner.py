@@ -86,10 +86,11 @@ class Learner:
     def _optimiser(self) -> torch.optim.Optimizer:
         config = self.config
         parameters = [p for p in self.method.parameters() if p.requires_grad]
+        common: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "foreach": True}
         if config.optimiser == "sgd":
-            return torch.optim.SGD(parameters, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+            return torch.optim.SGD(parameters, momentum=config.momentum, **common)
         beta1, beta2 = config.betas
-        return torch.optim.Adam(parameters, config.lr, (beta1, beta2), weight_decay=config.weight_decay)
+        return torch.optim.Adam(parameters, betas=(beta1, beta2), **common)
 
     @property
     def tasks_done(self) -> int:

@@ -128,7 +128,17 @@ def test_jitter_equals_torchvision_ops_in_the_same_order(order: list[int]) -> No
     for i, k in itertools.product(range(24), order):
         factor = scale[float(u[k, i])][k == 3]
         expected[i] = applied(("brightness", "contrast", "saturation", "hue")[k], expected[i], torch.tensor(factor))
-    torch.testing.assert_close(Augmentation().colours(images, u, order), expected, atol=1e-5, rtol=0)
+    paper = Augmentation()
+    torch.testing.assert_close(paper.colours(images, paper.factors(u), order), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name, pipeline in PIPELINES.items() if pipeline])
+def test_batches_drawn_apart_and_applied_together_are_as_each_alone(name: str) -> None:
+    pipeline, first, second = PIPELINES[name], pictures(9, 16), pictures(12, 16).flip(0)
+    assert pipeline is not None
+    draws = [pipeline.draw(9, (16, 16), rng(1)), pipeline.draw(12, (16, 16), rng(2))]
+    together = pipeline.apply(torch.cat([first, second]), draws)
+    assert torch.equal(together, torch.cat([pipeline(first, rng(1)), pipeline(second, rng(2))]))
 
 
 # The crops that are drawn.

@@ -41,7 +41,8 @@ def losses(root, method, compiled):
 @pytest.mark.parametrize("method", METHODS.names())
 def test_a_traced_network_takes_the_same_steps_and_is_not_given_up(root, method):
     counters.clear()
-    assert losses(root, method, compiled=True) == losses(root, method, compiled=False)
+    eager = losses(root, method, compiled=False)
+    assert losses(root, method, compiled=True) == pytest.approx(eager, rel=1e-6)  # sums over parts in another order
     assert graphs
     assert not counters["unimplemented"]
     assert not counters["graph_break"]

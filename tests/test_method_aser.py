@@ -187,7 +187,7 @@ def test_loss_is_one_mean_over_memory_and_stream_in_one_forward(root):
     learner, batch = warmed(root, "aser", (2,))
     method, other = learner.method, twin(learner, root)
     memory = method.memory.at(np.arange(6))
-    views = [other.views(memory), other.views(batch)]
+    views = other.views(memory, batch)
     logits = other.net(torch.cat([v.images for v in views]), logits=True)[:, :2]
     labels = torch.cat([v.labels for v in views])
     expected = sum(F.cross_entropy(row[None], label[None]) for row, label in zip(logits, labels)) / 32

@@ -62,7 +62,7 @@ def test_loss_adds_three_terms_for_the_stream_and_three_for_the_memory(root, vie
     expected = 0.0
     joint_net = exact(other.joint)
     for part in (batch, memory):
-        view = other.views(part)  # the same generators: the same views
+        (view,) = other.views(part)  # the same generators: the same views
         logits = exact(other.net)(view.images.double(), logits=True).detach()
         expected += float(sum(cross_entropies(logits, view.labels, 4))) / len(logits)
         z, augmented = logits[: len(part)], logits[-len(part) :]

@@ -43,8 +43,12 @@ def test_edit_follows_the_formula(root, sign):
 
 
 def test_recall_looks_ahead_by_the_streams_own_step(root):
-    learner, batch = warmed(root, "gmed", params={"alpha": 3.0, "beta": 0.0})
+    learner, batch = warmed(root, "gmed", views="original", params={"alpha": 3.0, "beta": 0.0})
     other = twin(learner, root)
+    for method in (learner.method, other):  # in double precision: where a ReLU is close to zero, rounding decides
+        method.double()
+        method.pixels = lambda images, single=method.pixels: single(images).double()
+        method.memory.extras["edited"] = method.memory.extras["edited"].double()
     drawn = other.memory.sample(10)  # the same generator: the same images
     before = drawn.extras["edited"]
     g1 = input_gradient(other.net, before, drawn.labels, 4)
@@ -54,7 +58,7 @@ def test_recall_looks_ahead_by_the_streams_own_step(root):
     assert torch.equal(recalled.slots, drawn.slots)
     expected = (before + 3.0 * (g2 - g1)).clamp(0, 1) - before
     error = (recalled.extras["edited"] - before - expected).flatten(1).norm(dim=1)
-    assert (error < 0.01 * expected.flatten(1).norm(dim=1)).all()  # single precision against double
+    assert (error < 1e-6 * expected.flatten(1).norm(dim=1)).all()
 
 
 def test_edited_images_are_written_back_and_grow_older(root):
@@ -76,8 +80,8 @@ def test_replay_shows_the_edited_images_and_the_stream_its_own(root):
     learner, batch = warmed(root, "gmed", views="original", params={"alpha": 1.0})
     method = learner.method
     recalled = method.recall(batch)
-    assert torch.equal(method.views(recalled).images, recalled.extras["edited"])
-    assert torch.equal(method.views(batch).images, method.pixels(batch.images))
+    assert torch.equal(method.views(recalled)[0].images, recalled.extras["edited"])
+    assert torch.equal(method.views(batch)[0].images, method.pixels(batch.images))
 
 
 def test_edits_smaller_than_a_level_of_the_stored_bytes_add_up(root):

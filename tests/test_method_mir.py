@@ -108,7 +108,7 @@ def test_scoring_moves_the_running_statistics_unless_told_not_to(root, method):
     candidates = twin(learner, root).memory.sample(50)  # the same generator: the same candidates
     chosen = twin(learner, root).recall(batch)
     with torch.no_grad():
-        for images in (seeing.views(batch).images, seeing.pixels(candidates.images), seeing.views(chosen).images):
+        for images in (seeing.views(batch)[0].images, seeing.pixels(candidates.images), seeing.views(chosen)[0].images):
             seeing.net(images)
     torch.testing.assert_close(m.step(batch), still.step(batch))
     expected, without = buffers(seeing.net), buffers(still.net)

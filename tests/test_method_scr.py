@@ -96,7 +96,7 @@ def test_originals_and_augmented_copies_pass_the_network_one_after_the_other(roo
     batch, memory = batches(learner)
     method = learner.method
     twin = copy.deepcopy(method.net)
-    views = [method.views(b) for b in (memory, batch)]
+    views = method.views(memory, batch)
     got = method.features(*views)
     originals, copies = (torch.cat([v.images[part] for v, part in zip(views, parts)])
                          for parts in ((slice(3), slice(10)), (slice(3, None), slice(10, None))))  # fmt: skip

@@ -133,6 +133,6 @@ def test_the_ocm_preset_is_a_valid_trial_of_the_second_table() -> None:
 def test_normalisation_makes_the_training_pixels_standard(root: Path) -> None:
     learner = Learner(resolve({"normalise": True, "augment": "none"}), root=root, device="cpu")
     batches = [batch for task in range(5) for batch in learner.stream.batches(task)]
-    pixels = torch.cat([learner.method.views(batch).images for batch in batches]).double()
+    pixels = torch.cat([learner.method.views(batch)[0].images for batch in batches]).double()
     torch.testing.assert_close(pixels.mean((0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=1e-3, rtol=0)
     torch.testing.assert_close(pixels.std((0, 2, 3)), torch.ones(3, dtype=torch.float64), atol=1e-3, rtol=0)

@@ -131,7 +131,7 @@ def test_the_loss_of_a_step_is_the_papers_equation(name, batchnorm, learner):
 def test_joint_and_separate_batchnorm_give_different_features(learner):
     trial = learner(method="pcr", augment="none", batchnorm="joint")
     batches = second_task(trial)
-    views = [trial.method.views(b) for b in batches]
+    views = trial.method.views(*batches)
     features = {}
     for batchnorm in ("joint", "separate"):
         trial.method.config = trial.config.model_copy(update={"batchnorm": batchnorm})
@@ -145,14 +145,14 @@ def test_views_are_originals_then_augmented_copies_with_their_labels(learner):
     method = learner().method
     images = torch.randint(0, 256, (3, 16, 16, 3), dtype=torch.uint8)
     batch = Batch(images, torch.tensor([4, 0, 2]), np.array([4, 0, 2]))
-    views = method.views(batch)
+    (views,) = method.views(batch)
     assert views.labels.tolist() == [4, 0, 2, 4, 0, 2]
     torch.testing.assert_close(views.images[:3], images.permute(0, 3, 1, 2) / 255)
     assert not torch.allclose(views.images[3:], views.images[:3])
     method.config = method.config.model_copy(update={"views": "augmented"})
-    assert method.views(batch).images.shape == (3, 3, 16, 16)
+    assert method.views(batch)[0].images.shape == (3, 3, 16, 16)
     method.config = method.config.model_copy(update={"views": "original"})
-    torch.testing.assert_close(method.views(batch).images, images.permute(0, 3, 1, 2) / 255)
+    torch.testing.assert_close(method.views(batch)[0].images, images.permute(0, 3, 1, 2) / 255)
 
 
 def test_stream_and_memory_are_augmented_from_their_own_generators(learner):

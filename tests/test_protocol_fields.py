@@ -31,7 +31,7 @@ def test_training_and_evaluation_see_pixels_in_the_range_asked_for(
     batch = next(begun(root).stream.batches(0))
     batch.images[:3] = stored
     method.embed(stored)
-    method.features(method.views(batch))
+    method.features(*method.views(batch))
     for images in (seen[0], seen[1][:3]):
         expected = [low, low + (high - low) / 5, high]
         assert [float(image.unique()) for image in images] == pytest.approx(expected, abs=1e-6)
@@ -85,7 +85,7 @@ def test_what_passes_the_network_together_shares_statistics(root: Path, batchnor
     method.remember(next(stream))
     batch, memory = next(stream), method.memory.sample(4)
     assert memory is not None
-    views, n, k = [method.views(b) for b in (batch, memory)], len(batch), 4
+    views, n, k = method.views(batch, memory), len(batch), 4
     everything = torch.cat([v.images for v in views])  # originals, copies, replayed originals, replayed copies
     parts = everything.split([n, n, k, k])
     groups = {"joint": [(0, 1, 2, 3)], "separate": [(0, 1), (2, 3)], "views": [(0, 2), (1, 3)]}[batchnorm]

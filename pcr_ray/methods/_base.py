@@ -190,27 +190,35 @@ class Method(Module):
         """How many classes, the first ones, compete in the cross-entropies of training."""
         return self.task.seen if self.config.softmax == "seen" else len(self.net.head.weight)
 
-    def views(self, batch: Batch) -> Views:
-        """Originals and augmented copies, or one of them, as the trial says."""
-        original = self.originals(batch)
+    def views(self, *batches: Batch | None) -> list[Views]:
+        """Originals and augmented copies of each batch that there is, or one of them, as the trial says."""
+        given = [b for b in batches if b is not None]
+        originals = [self.originals(b) for b in given]
         if self.augmentation is None or self.config.views == "original":
-            return Views(self.normalised(original), batch.labels)
-        rng = self.memory_rng if isinstance(batch, Recalled) else self.stream_rng
-        augmented = self.augmentation(original, rng)
+            return [Views(self.normalised(images), b.labels) for images, b in zip(originals, given)]
+        height, width = originals[0].shape[-2:]
+        rngs = [self.memory_rng if isinstance(b, Recalled) else self.stream_rng for b in given]
+        draws = [self.augmentation.draw(len(b), (height, width), rng) for b, rng in zip(given, rngs)]
+        together = torch.cat(originals) if len(given) > 1 else originals[0]
+        augmented = self.augmentation.apply(together, draws).split([len(b) for b in given])
         if self.config.views == "augmented":
-            return Views(self.normalised(augmented), batch.labels)
-        return Views(self.normalised(torch.cat([original, augmented])), torch.cat([batch.labels, batch.labels]))
+            return [Views(self.normalised(images), b.labels) for images, b in zip(augmented, given)]
+        pairs = self.normalised(torch.cat([images for pair in zip(originals, augmented) for images in pair]))
+        labels = [torch.cat([b.labels, b.labels]) for b in given]
+        return [Views(*pair) for pair in zip(pairs.split([len(x) for x in labels]), labels)]
 
     def features(self, *views: Views) -> list[Tensor]:
         """Features of each. What passes the network together shares BatchNorm's statistics: the trial says what."""
         if self.config.batchnorm == "views":
             sides = zip(*(v.images.chunk(2) for v in views))  # all originals, then all augmented copies
-            passed = [self.net(torch.cat(side)).split([len(v.labels) // 2 for v in views]) for side in sides]
-            return [torch.cat(both) for both in zip(*passed)]
-        if self.config.batchnorm == "separate" or len(views) == 1:
-            return [self.net(v.images) for v in views]
-        joint = self.net(torch.cat([v.images for v in views]))
-        return list(joint.split([len(v.labels) for v in views]))
+            halves = [len(v.labels) // 2 for v in views]
+            passed = self.net(torch.cat([x for side in sides for x in side]), [sum(halves)] * 2).split(halves * 2)
+            return [torch.cat(both) for both in zip(passed[: len(views)], passed[len(views) :])]
+        counts = [len(v.labels) for v in views]
+        if len(views) == 1:
+            return [self.net(views[0].images)]
+        parts = counts if self.config.batchnorm == "separate" else None
+        return list(self.net(torch.cat([v.images for v in views]), parts).split(counts))
 
     def embed(self, images: Tensor, batch_size: int = 256) -> Tensor:
         """Features of stored images in evaluation mode, un-augmented."""

@@ -44,7 +44,7 @@ class AGEM(Method):
 
     def losses(self, batch: Batch, memory: Recalled | None) -> list[Tensor]:
         """Cross-entropy of the stream and, if there is one, of the memory batch."""
-        views = [self.views(b) for b in (batch, memory) if b is not None]
+        views = self.views(batch, memory)
         logits = [self.net.head(f)[:, : self.trained] for f in self.features(*views)]
         return [F.cross_entropy(s, v.labels) for s, v in zip(logits, views)]
 

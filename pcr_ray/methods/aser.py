@@ -76,7 +76,7 @@ class ASER(Method):
     syncs: ClassVar[str] = "which images stay in memory depends on their features"
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        views = [self.views(b) for b in (memory, batch) if b is not None]
+        views = self.views(memory, batch)
         logits = self.net.head(torch.cat(self.features(*views)))
         return F.cross_entropy(logits[:, : self.trained], torch.cat([v.labels for v in views]))
 

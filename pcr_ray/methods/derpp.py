@@ -52,7 +52,7 @@ class DERPP(Method):
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         draws = [] if memory is None else self.halves(memory)
-        views = [self.views(b) for b in (batch, *draws)]
+        views = self.views(batch, *draws)
         logits = [self.net.head(f) for f in self.features(*views)]
         self.pending = logits[0].detach()[: len(batch)]  # originals come first
         total = F.cross_entropy(logits[0][:, : self.trained], views[0].labels)

@@ -29,7 +29,7 @@ class ER(Method):
     head = "cosine"
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        views = [self.views(b) for b in (batch, memory) if b is not None]
+        views = self.views(batch, memory)
         total = views[0].images.new_zeros(())
         for view, features in zip(views, self.features(*views)):
             total = total + F.cross_entropy(self.net.head(features)[:, : self.trained], view.labels)

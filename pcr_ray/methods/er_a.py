@@ -36,6 +36,6 @@ class ERA(Method):
     inert = {"softmax": "seen"}  # its sum runs over the classes of the batch
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        views = [self.views(b) for b in (batch, memory) if b is not None]
+        views = self.views(batch, memory)
         logits = self.net.head(torch.cat(self.features(*views)))
         return selected_loss(logits, torch.cat([v.labels for v in views]))

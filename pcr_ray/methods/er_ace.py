@@ -53,7 +53,7 @@ class ERACE(Method):
         return F.cross_entropy(logits.masked_fill(earlier, -torch.inf), labels)
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        views = [self.views(b) for b in (batch, memory) if b is not None]
+        views = self.views(batch, memory)
         logits = [self.net.head(f) for f in self.features(*views)]
         total = self.stream_loss(logits[0], views[0].labels)
         if memory is not None:

@@ -67,7 +67,7 @@ class ERDVC(MIR):
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         batches = [b for b in (batch, memory) if b is not None]
-        views = [self.views(b) for b in batches]
+        views = self.views(*batches)
         total = views[0].images.new_zeros(())
         for b, view, features in zip(batches, views, self.features(*views)):
             logits = self.net.head(features)

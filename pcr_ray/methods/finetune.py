@@ -29,6 +29,6 @@ class Finetune(Method):
     head = "cosine"
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        stream = self.views(batch)
+        (stream,) = self.views(batch)
         (features,) = self.features(stream)
         return F.cross_entropy(self.net.head(features)[:, : self.trained], stream.labels)

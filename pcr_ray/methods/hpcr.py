@@ -77,7 +77,7 @@ class HPCR(Method):
         self.steps = 0
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        views = [self.views(b) for b in (batch, memory) if b is not None]
+        views = self.views(batch, memory)
         features = self.features(*views)
         logits = [self.net.head(f) for f in features]
         # Originals come first.

@@ -47,7 +47,7 @@ class PCRC(Method):
     inert = {"softmax": "seen"}  # its sum runs over the classes of the batch
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        views = [self.views(b) for b in (batch, memory) if b is not None]
+        views = self.views(batch, memory)
         features = torch.cat(self.features(*views))
         head = cast("CosineHead", self.net.head)  # see `heads`
         return pcr_samples_loss(head(features), head.between(features), torch.cat([v.labels for v in views]))

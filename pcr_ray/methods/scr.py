@@ -67,7 +67,7 @@ class SCR(Method):
         self.projector = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, PROJECTION))
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        views = [self.views(b) for b in (memory, batch) if b is not None]
+        views = self.views(memory, batch)
         directions = F.normalize(self.projector(torch.cat(self.features(*views))))  # (N, 128)
         labels = torch.cat([v.labels for v in views])
         return supcon_loss(directions @ directions.T / self.params.temperature, labels)

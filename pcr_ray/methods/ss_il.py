@@ -38,7 +38,7 @@ class SSIL(Method):
         return self.memory.sample(self.replay_count, below=self.task.old)
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
-        views = [self.views(b) for b in (batch, memory) if b is not None]
+        views = self.views(batch, memory)
         logits = [self.net.head(f) for f in self.features(*views)]
         old, seen = self.task.old, self.task.seen
         total = F.cross_entropy(logits[0][:, old:seen], views[0].labels - old)

@@ -90,7 +90,9 @@ def typed(cluster: Slurm, tmp_path: Path, root: Path) -> Iterator[Typed]:
 @pytest.fixture(scope="module")
 def numbers_here(one_nodes_numbers: dict[str, Any]) -> dict[str, Any]:
     """Of the tiny sweep, which has the first two seeds."""
-    return {name: one_nodes_numbers[name] for name in (f"{m} {s} (method, seed)" for m in ("pcr", "er") for s in (0, 1))}
+    return {
+        name: one_nodes_numbers[name] for name in (f"{m} {s} (method, seed)" for m in ("pcr", "er") for s in (0, 1))
+    }
 
 
 def test_a_sweep_over_two_nodes_has_this_machines_numbers(
