@@ -39,7 +39,7 @@ audit: install
 	$(BIN)/pip-audit --progress-spinner off --skip-editable
 
 bench: install
-	$(BIN)/python -m pcr_ray.bench
+	$(BIN)/python -m pcr_ray.bench $(BENCH)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -88,15 +88,6 @@ def test_every_method_and_parameter_is_documented(method: type) -> None:
     assert all(field.description for field in method.Params.model_fields.values())
 
 
-def test_the_benchmark_times_methods_beside_er(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "finetune", "ocm", "--steps", "1", "--data-root", str(root)]) == 0
-    rows = dict(re.findall(r"│ (\w+) .*│\s+([\d.]+) │\n", capsys.readouterr().out))
-    assert rows.keys() == {"finetune", "ocm"}
-    assert 0 < float(rows["finetune"]) < float(rows["ocm"])  # 20 images a step against some 800
-    assert run(main, ["bench", "fintune"]) == 2
-    assert "did you mean 'finetune'" in capsys.readouterr().err
-
-
 def test_help_lists_the_choices_of_every_field(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):

@@ -201,7 +201,7 @@ def test_the_readme_shows_the_tree_as_it_is() -> None:
     top = REPOSITORY / "pcr_ray"
     there = {f.name for f in top.glob("*.py") if not f.name.startswith("__")}
     there |= {f"{f.name}/" for f in top.iterdir() if (f / "__init__.py").exists()}
-    there |= {f"{name}/" for name in ("pcr_ray", "trainables", "sweeps", "deploy", "tests", "docs")}
+    there |= {f"{name}/" for name in ("pcr_ray", "trainables", "sweeps", "deploy", "benchmarks", "tests", "docs")}
     assert there - named == set(), "in the tree and not in the README"
     paths = [*top.rglob("*"), *REPOSITORY.glob("*/"), *REPOSITORY.glob("[a-z]*/*")]
     real = {f"{p.name}/" if p.is_dir() else p.name for p in paths}
