@@ -38,6 +38,8 @@ def is_plain(text: str) -> bool:
 
 def first_line(error: object, limit: int = 300) -> str:
     """What an error says, in one line without credentials; its kind where it says nothing."""
+    if cause := re.search(r"Max retries exceeded.*\[Errno -?\d+\] ([\w ]+)", str(error), re.DOTALL):
+        return f"nobody answers there ({cause[1]})"
     lines = redact(error).strip().splitlines()
     return lines[0][:limit] if lines else type(error).__name__
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -191,8 +192,12 @@ def test_a_tracking_store_that_does_not_answer_is_told_before_the_cluster_is_joi
     lan.three_nodes()
     sweep_file(folder, grid=SMALL)
     code, text = lan.sweep(folder, "--tracking-uri", "http://me:secret@10.77.0.11:9")
-    assert code == 75 and "the tracking store http://***@10.77.0.11:9 cannot be used: " in text, text
-    assert "Start it and run the same command again" in text and len(text.splitlines()) == 2, text
+    assert code == 75, text
+    _, what, advice = text.splitlines()  # after the line that says where it looks
+    assert what == (
+        "error: the tracking store http://***@10.77.0.11:9 cannot be used: nobody answers there (Connection refused)"
+    )
+    assert advice.startswith("  Start it and run the same command again"), text
 
 
 VERSION = """
@@ -246,7 +251,8 @@ def test_a_full_cluster_is_waited_for_as_long_as_asked(
     code, text = lan.sweep(folder, "--wait", "0.2")
     assert code == 75, text
     assert "waiting for resources" in text and "a trial needs 1 CPU; of 3 CPU 0 are free" in text
-    assert "no trial could start within --wait 0.2 minutes" in text and "--rerun failed" not in text
+    assert "no trial could start within --wait 0.2 minutes" in text
+    assert "--rerun failed" not in text and not re.search(r"[1-9]\d* failed", text), text
     assert not [r for r in children(f"sqlite:///{folder}/mlflow.db").values() if r.info.status != "KILLED"]
     driver = lan.start(folder)
     wait_for(lambda: "waiting for resources" in (folder / "out.txt").read_text(), "the line about waiting", 90, driver)
