@@ -173,10 +173,20 @@ def _trials(answer: Answer) -> list[Block]:
     }
     blocks: list[Block] = []
     for title, trials in lists.items():
-        texts = [f"{study.describe(i)}: {text}" if text else study.describe(i) for i, text in trials.items()]
+        alike: dict[str, list[str]] = {}  # trials with the same reason stand together
+        for identity, reason in trials.items():
+            alike.setdefault(reason, []).append(study.describe(identity))
+        texts = [text for reason, names in alike.items() for text in (_together(reason, names) if reason else names)]
         more = [f"… and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
         blocks += [Heading(title), Items(texts[:LISTED] + more)] if texts else []
     return blocks
+
+
+def _together(reason: str, names: list[str], shown: int = 5) -> list[str]:
+    if len(names) == 1:
+        return [f"{names[0]}: {reason}"]
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return [f"{len(names)} trials, {', '.join(names[:shown])}{more}: {reason}"]
 
 
 def _reproduce(answer: Answer) -> list[Block]:

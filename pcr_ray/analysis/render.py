@@ -56,6 +56,7 @@ Block = Heading | Paragraph | Items | Grid | Picture | Code
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
+body { overflow-wrap: anywhere } th { overflow-wrap: normal }
 h1, h2, h3 { line-height: 1.25 } h2 { margin-top: 2.2rem; border-bottom: 1px solid #ddd } h3 { margin-top: 1.8rem }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
 .scroll { overflow-x: auto }
