@@ -100,7 +100,11 @@ def test_a_report_says_how_to_reproduce_it_and_what_is_out_of_date(tmp_path: Pat
     deliver(store, study, tmp_path, **{"pcr_ray/methods/pcr.py": "00000000"})
     text = (document.write(collect(study, store), tmp_path / "out") / "report.md").read_text()
     assert "python -m pcr_ray.sweep study.yaml" in text and re.search(r"Versions: pcr_ray \S+, python 3\.", text)
-    assert "Trials of other code than today's" in text and "pcr buffer=50 seed=0: other pcr_ray/methods/pcr.py" in text
+    other = re.search(
+        r"## Trials of other code than today's\n+- (\d+) trials, (.*): other pcr_ray/methods/pcr.py\n", text
+    )
+    assert other and int(other[1]) == sum(t.method == "pcr" for t in study.trials.values())
+    assert other[2].startswith("pcr buffer=50 seed=0, pcr buffer=50 seed=1, ")
     stored = yaml.safe_load(re.findall(r"```\n(name: study.*?)```", text, re.S)[0])
     assert list(study_files.parse(stored, "the report", stored=True).trials) == list(study.trials)
 
