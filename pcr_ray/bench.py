@@ -130,17 +130,15 @@ class Bench:
 
     def steps(self, methods: list[str]) -> Iterator[Row]:
         """A step of each method beside the plain step of PCR and a product of matrices."""
-        from torch.utils.flop_counter import FlopCounterMode
-
-        from pcr_ray.contract.operations import of_a_step
+        from pcr_ray.contract.operations import Operations, of_a_step
 
         plain = self.plain_step()
         for name in methods:
             step = self.step(name)
-            with FlopCounterMode(display=False) as flops:
+            with Operations() as seen:
                 step()
             row = self.compare("step", name, step, "plain", plain)
-            row.peak = flops.get_total_flops() / (row.milliseconds / 1e3) / self.peak
+            row.peak = seen.flops / (row.milliseconds / 1e3) / self.peak
             row.operations = of_a_step(self.folder, **self.fields(method=name)).total()
             yield row
 

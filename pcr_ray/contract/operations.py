@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from pcr_ray.contract.hostsync import device_learner
 
@@ -26,6 +27,7 @@ class Operations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.count: Counter[str] = Counter()
+        self.flops = 0  # of convolutions and products of matrices, on any device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -33,6 +35,8 @@ class Operations(TorchDispatchMode):
         tensors = (x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor))
         if not func.is_view and name not in NOTHING and any(t.is_meta for t in tensors):
             self.count[name] += 1
+        if flops := flop_registry.get(func.overloadpacket):
+            self.flops += flops(*args, **(kwargs or {}), out_val=out)
         return out
 
 
