@@ -146,11 +146,6 @@ def test_failed_trials_are_left_alone_until_asked_for(store: Store, study: Study
     assert len(make_plan(study, store, tmp_path, rerun="all").todo) == len(study.trials)
 
 
-def test_the_first_seed_of_everything_comes_first(study: Study, tmp_path: Path) -> None:
-    seeds = [trial.seed for trial in make_plan(study, None, tmp_path).todo.values()]
-    assert seeds == sorted(seeds) and len(set(seeds)) == 3
-
-
 def test_a_half_written_line_at_the_end_of_a_spool_is_left_out(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.append("a", "start", name="a", params={})

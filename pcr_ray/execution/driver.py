@@ -20,7 +20,7 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, known_fingerprint, prepare
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution import cluster, forecast, nodes, search, tuner, watch
+from pcr_ray.execution import cluster, forecast, nodes, order, search, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
@@ -241,7 +241,8 @@ def _launch(
         try:
             with view, watch.head(lost), watch.start(started, resources, options.wait), stalled, sweep_run.watched():
                 try:
-                    tuner.run(study, plan.todo, options, resources, tracker, scheduler)
+                    trials = order.arrange(plan.todo, at_once, forecast.work)
+                    tuner.run(study, trials, options, resources, tracker, scheduler)
                 finally:
                     tracker.stop_running()
         except BaseException:
