@@ -113,7 +113,9 @@ class Bench:
         self.rounds = options.steps
         for classes in (CLASSES, 10 * CLASSES):
             names = [f"{c:03d}" for c in range(classes)]
-            write_folder(folder / str(classes), random_splits(names, SIZE, train=400 // classes, test=80 // classes))
+            write_folder(
+                folder / str(classes), random_splits(names, SIZE, train=400 // classes, test=max(1, 80 // classes))
+            )
         on = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.processor() or "CPU"
         self.machine = {"torch": torch.__version__, "device": on, "threads": options.threads, "rounds": self.rounds}
         self.title = (

@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 
 from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
-from pcr_ray.datasets import data_root, prepare
+from pcr_ray.datasets import _store, data_root, prepare
 from pcr_ray.errors import DataError
 from pcr_ray.study.resolve import resolve
 from tests.made_images import Splits, assert_holds, assert_same, random_splits, write_folder
@@ -54,6 +55,25 @@ def test_data_is_prepared_once_and_then_reused(cifar: TrialConfig, tmp_path: Pat
     assert_same(first, second)
     assert_holds(second, splits)
     assert isinstance(second.images, np.memmap) and not second.images.flags.writeable
+
+
+def test_data_are_checksummed_once_per_node(
+    cifar: TrialConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the first process. Forgetting what this one knows makes it the second, third and fourth."""
+    prepare(cifar, tmp_path)
+    counted: list[int] = []
+    real = zlib.crc32
+    monkeypatch.setattr(zlib, "crc32", lambda data: counted.append(len(data)) or real(data))
+    for _ in range(2):
+        _store._crc32.cache_clear()
+        prepare(cifar, tmp_path)
+    assert not counted
+    (note,) = (tmp_path / "prepared").rglob(".checked-*")
+    note.write_text("[1, 2")
+    _store._crc32.cache_clear()
+    prepare(cifar, tmp_path)
+    assert len(counted) == 1, "a note that cannot be read is none"
 
 
 def test_prepared_data_serves_after_its_source_is_gone(cifar: TrialConfig, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, known_fingerprint, prepare
 from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution import cluster, forecast, nodes, search, tuner, watch
+from pcr_ray.execution import cluster, forecast, gpu, nodes, order, search, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
@@ -215,6 +215,7 @@ def _launch(
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
         resources = cluster.settle(study.spec.resources, options.address, options.wait)
+        resources = gpu.refined(study.spec.resources, resources, plan.todo.values())
         if options.address:
             nodes.check(study, plan.todo.values(), storage, options.root, resources)
         at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
@@ -241,7 +242,8 @@ def _launch(
         try:
             with view, watch.head(lost), watch.start(started, resources, options.wait), stalled, sweep_run.watched():
                 try:
-                    tuner.run(study, plan.todo, options, resources, tracker, scheduler)
+                    trials = order.arrange(plan.todo, at_once, forecast.work)
+                    tuner.run(study, trials, options, resources, tracker, scheduler)
                 finally:
                     tracker.stop_running()
         except BaseException:

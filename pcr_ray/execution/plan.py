@@ -75,8 +75,6 @@ def make_plan(
             failed[identity] = run.reason or "unknown"
         else:
             todo[identity] = trial
-    # The first seed of everything comes first: an early look compares like with like.
-    todo = dict(sorted(todo.items(), key=lambda item: item[1].seed))
     return Plan(study, runs, done - again, failed, {i: d for i, d in outdated.items() if i not in again}, todo, again)
 
 

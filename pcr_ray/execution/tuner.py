@@ -31,6 +31,8 @@ def run(
     """Run the trials to their ends. Returns normally when interrupted: the callback knows what is done."""
     from ray import tune
 
+    from pcr_ray.execution.scheduler import InOrder
+
     spec = study.spec
     settings = {
         "data_root": str(options.root),
@@ -54,7 +56,7 @@ def run(
                 reuse_actors=True,
                 max_concurrent_trials=options.max_concurrent,
                 trial_dirname_creator=_trial_id,
-                scheduler=scheduler,
+                scheduler=scheduler or InOrder(),
             ),
             run_config=tune.RunConfig(
                 name=study.name,

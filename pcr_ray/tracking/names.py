@@ -7,6 +7,7 @@ out of their way: `ncm_final_accuracy` is `ncm/final_accuracy` there, `accuracy_
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from pcr_ray.metrics import CLASSIFIERS
 
@@ -22,6 +23,7 @@ def shown(name: str) -> str:
     return re.sub(rf"^{TASK}(\d+)$", lambda m: f"task/{int(m[1]):02d}", name)
 
 
+@cache  # asked for every metric of every run
 def known(name: str) -> str:
     """As the rest of the package calls it; the bare names of earlier versions stay what they are."""
     for prefix, group in GROUPS.items():
