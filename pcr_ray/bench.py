@@ -16,13 +16,13 @@ from statistics import median
 from rich.table import Table
 
 from pcr_ray import plugins
-from pcr_ray.console import console, run
+from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
 from pcr_ray.study.resolve import resolve_or_exit
 
 
 def main(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(prog="pcr-ray bench", description="Time a step of each method against one of ER.")
+    p = Parser(prog="pcr-ray bench", description="Time a step of each method against one of ER.")
     p.add_argument("methods", nargs="*", metavar="METHOD", help="default: all")
     p.add_argument("--dataset", default="digits", help="decides the image size and number of classes")
     p.add_argument("--model", default="reduced_resnet18")

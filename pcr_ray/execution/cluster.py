@@ -40,6 +40,8 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
             configure_logging=True,
             runtime_env={"py_modules": [str(m) for m in modules]} if modules else None,
         )
+    except SystemExit:  # Ray's handler of SIGTERM, before ours is in its place again
+        raise KeyboardInterrupt from None
     except Exception as error:  # Ray raises many kinds, bare ones among them
         raise _refusal(error, address) from None
     try:

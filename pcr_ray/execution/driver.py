@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, known_fingerprint, prepare
-from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution import cluster, forecast, nodes, search, tuner, watch
+from pcr_ray.errors import NotNowError
+from pcr_ray.execution import cluster, folders, forecast, nodes, search, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
@@ -54,31 +52,6 @@ class Result:
         return (
             Status.KILLED if self.stopped or not self.delivered else Status.FAILED if self.failed else Status.FINISHED
         )
-
-
-@contextlib.contextmanager
-def held(folder: Path, name: str) -> Iterator[None]:
-    """The sweep's folder, for one process at a time. What is refused leaves none."""
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise NotNowError(
-            f"sweep '{name}' is being run by another process (it holds {folder / '.lock'}): wait for it or stop it"
-        ) from None
-    except OSError as error:
-        raise InputError(f"--out {folder.parent}: cannot be used: {error}") from None
-    try:
-        yield
-    finally:
-        if [p.name for p in folder.iterdir()] == [".lock"]:
-            (folder / ".lock").unlink()
-            with contextlib.suppress(OSError):  # somebody else has put something there
-                for place in made:
-                    place.rmdir()
-        lock.release()
 
 
 @contextlib.contextmanager
@@ -116,6 +89,7 @@ def preview(study: Study, options: RunOptions) -> None:
     if plan.todo:
         console.print(forecast.describe(plan, options), soft_wrap=True)
     tuner.check_trainable(study.spec.trainable)
+    folders.check(options, study.name)
     if not options.address:
         cluster.fit(resources, cluster.local_nodes(resources))
         for trial in _datasets(plan.todo):
