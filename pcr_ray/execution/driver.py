@@ -18,7 +18,7 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, known_fingerprint, prepare
 from pcr_ray.errors import NotNowError
-from pcr_ray.execution import cluster, folders, forecast, nodes, search, tuner, watch
+from pcr_ray.execution import cluster, folders, forecast, nodes, search, sharing, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
@@ -209,15 +209,18 @@ def _launch(
             _last_words(view, tracker, courier, sweep_run)
 
         def started() -> bool:
-            return bool(tracker.outcome.running or tracker.outcome.finished or tracker.outcome.failed)
+            return bool(tracker.outcome.running or tracker.outcome.known)
+
+        def run(trials: Mapping[str, TrialConfig]) -> None:
+            try:
+                tuner.run(study, trials, options, resources, tracker, scheduler)
+            finally:
+                tracker.stop_running()
 
         stalled = _stalled(plan, options, tracker)
         try:
             with view, watch.head(lost), watch.start(started, resources, options.wait), stalled, sweep_run.watched():
-                try:
-                    tuner.run(study, plan.todo, options, resources, tracker, scheduler)
-                finally:
-                    tracker.stop_running()
+                sharing.rounds(plan, sweep_run, tracker, run)
         except BaseException:
             with contextlib.suppress(Exception):  # the error matters more than the parent's status
                 sweep_run.close(Status.KILLED)

@@ -32,6 +32,7 @@ SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 
@@ -245,6 +246,11 @@ class Store:
         """What is recorded of every sweep, those last begun first."""
         found = [SweepInfo.read(run) for run in self._search(f"tags.`{Tag.KIND}` = 'sweep'")]
         return sorted(found, key=lambda run: -run.touched)
+
+    def alive(self, name: str) -> bool:
+        """Whether a sweep runs at this moment, on whatever machine."""
+        runs = self._search(f"tags.`{Tag.KIND}` = 'sweep' and tags.`{Tag.SWEEP}` = '{name}'")
+        return any(SweepInfo.read(run).alive(time.time()) for run in runs)
 
     def sweep_versions(self, name: str) -> dict[str, str]:
         """What a sweep was last run with; empty where that is not recorded."""
