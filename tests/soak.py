@@ -73,32 +73,32 @@ class Soak:
     def __init__(self, folder: Path, root: Path, seed: int, say: Callable[[str], None] = print) -> None:
         self.folder, self.root, self.say = folder, root, say
         self.random, self.tally = random.Random(seed), Tally()
+        self.pause, self.away = (2.0, 18.0), (1.0, 30.0)  # seconds between faults, and that the server is away
         self.temporary = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # short: Ray's sockets are below it
         self.server = Server(folder, f"sqlite:///{folder / 'server.db'}")
         self.heal: list[tuple[float, Callable[[], None]]] = []  # when the server is to come back, and how
         self.studies: list[Study] = []
         (folder / "slow").touch()  # two seconds more per task: the time in which faults come
 
-    def sweep(self, name: str, grid: dict[str, Any], faults: list[str] | None = None, tasks: int = 3) -> None:
-        """One sweep until it is done; `faults` in this order, one per look, else at random."""
+    def sweep(self, name: str, grid: dict[str, Any], tasks: int, faults: list[str] | None = None) -> None:
+        """One sweep until it is done; `faults` in this order, soon after one another, else at random."""
         fixed = {"dataset": "digits", "fraction": 0.1, "tasks": tasks, "buffer": 20}
         file = sweep_file(self.folder, name=name, fixed=fixed, grid=grid, retries=1000, trainable="tests.faulty:Faulty")
         self.studies.append(load(file))
         self.tally.trials += len(self.studies[-1].trials)
-        plan = None if faults is None else iter(faults)
         while True:
             place = {"TMPDIR": str(self.temporary), "RAY_TMPDIR": str(self.temporary)}
             arguments = ("--tracking-uri", self.server.uri, "--flush-seconds", 30)
             process = start_sweep(self.folder, self.root, *arguments, **place)
             self.tally.starts += 1
-            self._disturb(process, plan)
+            self._disturb(process, faults)
             if self._over(process, name):
                 return
 
-    def _disturb(self, process: subprocess.Popen[str], plan: Any) -> None:
+    def _disturb(self, process: subprocess.Popen[str], faults: list[str] | None) -> None:
         """Until the process has ended; three of four starts are left alone until a trial runs."""
         begun = self._tasks()
-        patient, due = self.random.random() < 0.75, self._later()
+        patient, due = faults is not None or self.random.random() < 0.75, self._later()
         while process.poll() is None:
             time.sleep(0.2)
             now = time.monotonic()
@@ -109,10 +109,12 @@ class Soak:
             if now < due or patient:
                 continue
             due = self._later()
-            kind = self.random.choices(*zip(*WEIGHTS.items()))[0] if plan is None else next(plan, None)
-            if kind and self._inject(kind, process):
-                self.tally.faults[kind] += 1
-                self.say(f"{time.strftime('%H:%M:%S')} {kind}")
+            kinds = self.random.choices(*zip(*WEIGHTS.items())) if faults is None else faults[:1]
+            if kinds and self._inject(kinds[0], process):
+                self.tally.faults[kinds[0]] += 1
+                self.say(f"{time.strftime('%H:%M:%S')} {kinds[0]}")
+                if faults:
+                    faults.pop(0)
 
     def _tasks(self) -> int:
         """How many were ever begun, whichever command did."""
@@ -120,7 +122,7 @@ class Soak:
         return file.read_text().count("\n") if file.exists() else 0
 
     def _later(self) -> float:
-        return time.monotonic() + self.random.uniform(2, 18)
+        return time.monotonic() + self.random.uniform(*self.pause)
 
     def _inject(self, kind: str, process: subprocess.Popen[str]) -> bool:
         """False where there is nothing of the kind to hit at the moment."""
@@ -133,7 +135,7 @@ class Soak:
             if kind == "driver and Ray":
                 kill_everything(process)
                 return True
-            names = {"worker": "ray::Faulty", "raylet": "raylet", "GCS": "gcs_server"}
+            names = {"worker": "Trainable", "raylet": "raylet/raylet", "GCS": "gcs_server"}
             family = psutil.Process(process.pid).children(recursive=True)
             victims = [p for p in family if names[kind] in (p.cmdline() or [""])[0]]
             if victims:
@@ -144,7 +146,7 @@ class Soak:
     def _hit_server(self, kind: str) -> bool:
         if self.heal:  # it is away already
             return False
-        back = time.monotonic() + self.random.uniform(1, 30)
+        back = time.monotonic() + self.random.uniform(*self.away)
         if kind == "server killed":
             self.server.stop()
             self.heal.append((back, self.server.launch))
@@ -243,8 +245,8 @@ def main() -> int:
     try:
         soak.server.start()
         while number == 0 or time.monotonic() - began < 60 * given.minutes:
-            seeds = [4 * number + s for s in range(4)]
-            soak.sweep(f"soak{number}", {"method": ["pcr", "er", "er_ace"], "seed": seeds}, tasks=5)
+            seeds = [3 * number + s for s in range(3)]
+            soak.sweep(f"soak{number}", {"method": ["pcr", "er", "er_ace"], "seed": seeds}, 4)
             number += 1
         disturbed = time.monotonic() - began
         tally = soak.check()

@@ -118,7 +118,7 @@ class Courier:
                 return
             claimed = self._claim(identity, begun, events[-1])
             if claimed is None:
-                self.elsewhere[identity] = time.monotonic() + random.uniform(*LOOK_AGAIN)  # nosec: no secret
+                self.elsewhere[identity] = time.monotonic() + random.uniform(*LOOK_AGAIN)  # nosec B311
                 return
             self.elsewhere.pop(identity, None)
             state |= {"store": self.place, "code": _code(begun)} | claimed
