@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pcr_ray.execution.progress import Progress
 from pcr_ray.execution.storage import marked
 from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
+from pcr_ray.study.schema import Resources
 from pcr_ray.study.search import describe, searched
 from pcr_ray.text import count, redact
 from pcr_ray.tracking.courier import Courier
@@ -188,44 +189,53 @@ def _launch(
     console.print(f"{where} …", markup=False, soft_wrap=True)
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
-        resources = cluster.settle(study.spec.resources, options.address, options.wait)
-        if options.address:
-            nodes.check(study, plan.todo.values(), storage, options.root, resources)
-        at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
-        console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
-        try:
-            with sweep_run.store.guarded():
-                _begin(plan, sweep_run, options)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                sweep_run.close(Status.KILLED)
-            raise
-        courier.start()
-        view = Progress(console, plan, courier)
-        courier.news = view.news
-        tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
+        sides: list[Any] = []  # the tracker and the view, once there are
 
         def lost() -> None:
-            _last_words(view, tracker, courier, sweep_run)
+            _last_words(sides, courier, sweep_run, options)
 
-        def started() -> bool:
-            return bool(tracker.outcome.running or tracker.outcome.known)
-
-        def run(trials: Mapping[str, TrialConfig]) -> None:
+        with watch.head(lost, local=not options.address):
+            resources = cluster.settle(study.spec.resources, options.address, options.wait)
+            if options.address:
+                nodes.check(study, plan.todo.values(), storage, options.root, resources)
+            at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
+            console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
             try:
-                tuner.run(study, trials, options, resources, tracker, scheduler)
-            finally:
-                tracker.stop_running()
-
-        stalled = _stalled(plan, options, tracker)
-        try:
-            with view, watch.head(lost), watch.start(started, resources, options.wait), stalled, sweep_run.watched():
-                sharing.rounds(plan, sweep_run, tracker, run)
-        except BaseException:
-            with contextlib.suppress(Exception):  # the error matters more than the parent's status
-                sweep_run.close(Status.KILLED)
-            raise
+                with sweep_run.store.guarded():
+                    _begin(plan, sweep_run, options)
+                courier.start()
+                view = Progress(console, plan, courier)
+                courier.news = view.news
+                tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
+                sides += [tracker, view]
+                _run(plan, options, resources, tracker, view, sweep_run, scheduler)
+            except BaseException:
+                with contextlib.suppress(Exception):  # the error matters more than the parent's status
+                    sweep_run.close(Status.KILLED)
+                raise
     return tracker.outcome
+
+
+def _run(
+    plan: Plan, options: RunOptions, resources: Resources, tracker: Any, view: Progress, sweep_run: SweepRun,
+    scheduler: Any,
+) -> None:  # fmt: skip
+    """All trials to their ends, or until a stop signal."""
+
+    def started() -> bool:
+        return bool(tracker.outcome.running or tracker.outcome.known)
+
+    def run(trials: Mapping[str, TrialConfig]) -> None:
+        try:
+            tuner.run(plan.study, trials, options, resources, tracker, scheduler)
+        finally:
+            tracker.stop_running()
+
+    watched = watch.start(started, resources, options.wait), _stalled(plan, options, tracker), sweep_run.watched()
+    with contextlib.ExitStack() as stack:
+        for context in (view, *watched):
+            stack.enter_context(context)
+        sharing.rounds(plan, sweep_run, tracker, run)
 
 
 def _stalled(plan: Plan, options: RunOptions, tracker: Any) -> contextlib.AbstractContextManager[None]:
@@ -239,12 +249,15 @@ def _stalled(plan: Plan, options: RunOptions, tracker: Any) -> contextlib.Abstra
     )
 
 
-def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: SweepRun) -> None:
+def _last_words(sides: Sequence[Any], courier: Courier, sweep_run: SweepRun, options: RunOptions) -> None:
     """The head is gone, and Ray will end this process 60 s later with a line of its own: be done before."""
-    view.close()
-    tracker.stop_running()
+    if sides:
+        tracker, view = sides
+        view.close()
+        tracker.stop_running()
+    what = "the head of the Ray cluster" if options.address else "the Ray of this sweep"
     console.print(
-        "the head of the Ray cluster is gone: everything up to the last finished task of each trial is safe; "
+        f"{what} is gone: everything up to the last finished task of each trial is safe; "
         "run the same command again to continue", soft_wrap=True,
     )  # fmt: skip
     end = threading.Timer(LAST_WORDS, os._exit, [NotNowError.exit_code])  # MLflow may be gone with the head
@@ -252,7 +265,8 @@ def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: Sweep
     end.start()
     courier.close(LAST_WORDS)
     with contextlib.suppress(Exception):
-        sweep_run.close(Status.KILLED)
+        if sweep_run.begun:
+            sweep_run.close(Status.KILLED)
     os._exit(NotNowError.exit_code)
 
 
