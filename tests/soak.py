@@ -76,6 +76,7 @@ class Soak:
         self.pause, self.away = (2.0, 18.0), (1.0, 30.0)  # seconds between faults, and that the server is away
         self.temporary = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # short: Ray's sockets are below it
         self.server = Server(folder, f"sqlite:///{folder / 'server.db'}")
+        self.until = float("inf")  # no fault after that (monotonic): the last sweep comes to its end
         self.heal: list[tuple[float, Callable[[], None]]] = []  # when the server is to come back, and how
         self.studies: list[Study] = []
         (folder / "slow").touch()  # two seconds more per task: the time in which faults come
@@ -106,7 +107,7 @@ class Soak:
                 self.heal.remove((when, back))
                 back()
             patient = patient and self._tasks() == begun
-            if now < due or patient:
+            if now < due or patient or now > self.until:
                 continue
             due = self._later()
             kinds = self.random.choices(*zip(*WEIGHTS.items())) if faults is None else faults[:1]
@@ -233,7 +234,7 @@ class Soak:
 
 def main() -> int:
     p = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    p.add_argument("--minutes", type=float, default=60, help="no new sweep after so many (default: 60)")
+    p.add_argument("--minutes", type=float, default=60, help="no fault and no new sweep after so many (default: 60)")
     p.add_argument("--seed", type=int, default=0, help="of the faults (default: 0)")
     p.add_argument("--folder", type=Path, help="kept; else a temporary folder, kept where something was found")
     given = p.parse_args()
@@ -242,17 +243,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # closes what it started
     began, number = time.monotonic(), 0
     soak = Soak(folder, folder / "data", given.seed, lambda text: print(text, flush=True))
+    soak.until = began + 60 * given.minutes
     try:
         soak.server.start()
-        while number == 0 or time.monotonic() - began < 60 * given.minutes:
+        while number == 0 or time.monotonic() < soak.until:
             seeds = [3 * number + s for s in range(3)]
             soak.sweep(f"soak{number}", {"method": ["pcr", "er", "er_ace"], "seed": seeds}, 4)
             number += 1
-        disturbed = time.monotonic() - began
         tally = soak.check()
     finally:
         soak.close()
-    print(f"{number} sweeps in {disturbed / 60:.0f} minutes, seed {given.seed}\n{tally}")
+    print(f"{number} sweeps, {given.minutes:g} minutes of faults, seed {given.seed}\n{tally}")
     if tally.clean and not given.folder:
         shutil.rmtree(folder, ignore_errors=True)
     elif not tally.clean:

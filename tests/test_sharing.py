@@ -21,7 +21,7 @@ from pcr_ray.tracking.runs import Status, code_entry
 from pcr_ray.tracking.spool import END, START, TASK, Spool
 from pcr_ray.tracking.store import Store
 from pcr_ray.tracking.sweep_run import SweepRun
-from tests.sweeping import start_sweep, sweep_file
+from tests.sweeping import sweep_file
 
 METRICS = {"average_accuracy": 50.0, "loss": 1.0}
 SEEDS = [0, 1, 2, 3, 4]
@@ -155,36 +155,3 @@ def test_two_that_begin_at_the_same_moment_end_with_one_run_per_trial(sides: tup
     for trial in one.study.trials:
         (run,) = one.store.attempts(trial)
         assert steps(one, run.run_id) == [1]
-
-
-@pytest.mark.slow
-def test_two_drivers_that_share_trials_run_each_of_them_once(tmp_path: Path, root: Path) -> None:
-    control, uri = tmp_path / "control", f"sqlite:///{tmp_path}/mlflow.db"
-    control.mkdir()
-    (control / "slow").touch()
-    Store(uri).open()
-    grids = {"one": {"method": ["pcr"], "seed": [0, 1, 2]}, "two": {"method": ["pcr"], "seed": [1, 2, 3]}}
-    drivers = {}
-    for name, grid in grids.items():
-        (tmp_path / name).mkdir()
-        sweep_file(tmp_path / name, name=name, grid=grid, trainable="tests.faulty:Faulty")
-        drivers[name] = start_sweep(
-            tmp_path / name, root, "--tracking-uri", uri, "--max-concurrent", 1, FAULTY_CONTROL=str(control)
-        )
-    for name, driver in drivers.items():
-        said = (tmp_path / name / "out.txt").read_text
-        assert driver.wait(500) == 0 and "Traceback" not in said(), said()
-        assert len((tmp_path / name / "runs" / name / "results.csv").read_text().splitlines()) >= 4, "a row per trial"
-        assert not list((tmp_path / name).glob("runs/*/*/*.jsonl")) and not list(
-            (tmp_path / name).glob("runs/*/checkpoints/*")
-        )
-    store = Store(uri)
-    identities = {i: t for name in grids for i, t in load(tmp_path / name / "tiny.yaml").trials.items()}
-    runs = {i: store.attempts(i) for i in identities}
-    assert len(runs) == 4 and all(len(found) == 1 and found[0].finished for found in runs.values())
-    for identity, (run,) in runs.items():
-        assert sorted(m.step for m in store.client.get_metric_history(run.run_id, "loss")) == [1, 2, 3], identity
-        wanted = {name for name, grid in grids.items() if identities[identity].seed in grid["seed"]}
-        assert run.sweeps == wanted
-    tasks = Counter((control / "attempts.txt").read_text().split("\n"))
-    assert sum(tasks.values()) - 1 <= 4 * 3 + 2, "a driver finds out within a task that the trial is run elsewhere"

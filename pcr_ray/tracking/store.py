@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -279,7 +280,8 @@ class Store:
         from mlflow.exceptions import MlflowException
 
         try:
-            local = download_artifacts(run_id=run_id, artifact_path=path, tracking_uri=self.uri)
+            with tempfile.TemporaryDirectory() as folder:  # MLflow would make one and leave it
+                local = download_artifacts(run_id=run_id, artifact_path=path, tracking_uri=self.uri, dst_path=folder)
+                return Path(local).read_text()
         except (MlflowException, OSError):
             return None
-        return Path(local).read_text()
