@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: install quickstart test test-cluster lint audit bench clean
+.PHONY: install quickstart test test-cluster soak lint audit bench clean
 
 install: $(STAMP)
 
@@ -27,6 +27,11 @@ test: install
 CLUSTER_TESTS ?= tests/cluster
 test-cluster: install
 	$(BIN)/python -m pytest -m cluster $(CLUSTER_TESTS)
+
+# Sweeps under random faults for an hour, every number compared: docs/reliability.md has a tally.
+SOAK ?= --minutes 60 --seed 0
+soak: install
+	$(BIN)/python -m tests.soak $(SOAK)
 
 lint: install
 	$(BIN)/ruff check .

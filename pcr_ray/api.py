@@ -22,7 +22,7 @@ from rich.console import Console
 
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, PcrRayError
-from pcr_ray.execution import driver, search
+from pcr_ray.execution import driver, folders, search
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
 from pcr_ray.study.cells import x_field
@@ -73,7 +73,7 @@ def run(study: Study, options: RunOptions | None = None) -> Status:
     options = options or RunOptions()
     store = Store(tracking_uri(options.tracking_uri))
     folder = options.folder(study.name)
-    with driver.held(folder, study.name), driver.stop_signals():
+    with folders.held(folder, study.name), driver.stop_signals():
         try:
             if searched(study.spec.search):
                 study = _search(study, store, options)
@@ -96,7 +96,7 @@ def _search(study: Study, store: Store, options: RunOptions) -> Study:
     console.print(describe(study), markup=False, soft_wrap=True)
 
     def run_all(tuning: Study) -> bool:
-        with driver.held(options.folder(tuning.name), tuning.name):
+        with folders.held(options.folder(tuning.name), tuning.name):
             result = driver.execute(tuning, store, options)
         with store.guarded():
             result.sweep_run.close(result.status)

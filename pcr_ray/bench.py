@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from pcr_ray import plugins
-from pcr_ray.console import console, run
+from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
 from pcr_ray.study.resolve import resolve_or_exit
 
@@ -35,7 +35,7 @@ CLASSES, SIZE = 10, 32  # random images of CIFAR10's size: nothing to download
 
 
 def main(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(prog="pcr-ray bench", description="Time steps, their parts and a trial, side by side.")
+    p = Parser(prog="pcr-ray bench", description="Time steps, their parts and a trial, side by side.")
     p.add_argument("methods", nargs="*", metavar="METHOD", help="whose steps are timed (default: all)")
     p.add_argument("--model", default="reduced_resnet18")
     p.add_argument("--steps", type=int, default=10, metavar="N", help="timed rounds of each (default: 10)")

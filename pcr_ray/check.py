@@ -5,7 +5,6 @@ Without a name it is the image's health check, in seconds; with one, the contrac
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from pcr_ray import plugins
-from pcr_ray.console import console, run
+from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
 from pcr_ray.text import first_line, redact
 from pcr_ray.tracking.store import Store, tracking_uri
@@ -27,7 +26,7 @@ PACKAGES = ("torch", "torchvision", "ray", "mlflow")
 
 
 def main(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="pcr-ray check",
         description="Check that this installation works, or that methods and datasets keep their promises.",
     )

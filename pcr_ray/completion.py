@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
+from pcr_ray.console import Parser
 from pcr_ray.datasets import DATASETS
 from pcr_ray.methods import METHODS
 from pcr_ray.study.presets import PRESETS
@@ -40,7 +41,7 @@ complete -o default -F _pcr_ray pcr-ray
 
 
 def main(argv: Sequence[str]) -> int:
-    argparse.ArgumentParser(
+    Parser(
         prog="pcr-ray completion", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Print a script that completes commands, options and names, for bash and zsh:\n"
         "  pcr-ray completion > ~/.pcr-ray-completion\n"

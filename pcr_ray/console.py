@@ -1,12 +1,15 @@
-"""What all commands share: one console, errors as one message, the exit code."""
+"""What all commands share: one console, the parser of options, errors as one message, the exit code."""
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import errno
 import io
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -47,3 +50,25 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
         # Here the mistake is ours. What a traceback shows may be a URI with its password.
         stderr.print(f"{redact(traceback.format_exc())}this is a bug of pcr_ray", markup=False, soft_wrap=True)
         return PcrRayError.exit_code
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes are one line, with the option that was meant: argparse prints all options first, `train` has forty."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{self.prog}: {message}; {self.prog} --help lists the options")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            option = next((word for word in unknown if word.startswith("-")), unknown[0])
+            self.error(f"unknown option {option.partition('=')[0]}{self._meant(option)}")
+        return found
+
+    def _meant(self, option: str) -> str:
+        """By its help, as `--lr` for `--learning-rate`, or by its letters."""
+        words = option.partition("=")[0].strip("-").replace("-", " ").replace("_", " ").lower()
+        helps = {a.option_strings[-1]: a.help or "" for a in self._actions if a.option_strings}
+        meant = [name for name, text in helps.items() if words and text.lower().startswith(words)]
+        meant = meant or difflib.get_close_matches(option.partition("=")[0], list(helps), n=1)
+        return f" (did you mean {meant[0]}?)" if meant else ""

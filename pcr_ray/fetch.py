@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from pcr_ray import plugins
-from pcr_ray.console import console
+from pcr_ray.console import Parser, console
 from pcr_ray.datasets import DATASETS, data_root, prepare
 from pcr_ray.errors import InputError
 from pcr_ray.study.resolve import resolve_or_exit
 
 
 def main(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="pcr-ray datasets fetch",
         description="Download what is missing and prepare a dataset, so that trials find it and need no network.",
     )

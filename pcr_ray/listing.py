@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import sys
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from pcr_ray import plugins
-from pcr_ray.console import console
+from pcr_ray.console import Parser, console
 
 if TYPE_CHECKING:
     from pcr_ray.methods import Method
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def methods(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(prog="pcr-ray methods", description="List the methods and their parameters.")
+    p = Parser(prog="pcr-ray methods", description="List the methods and their parameters.")
     p.add_argument("names", nargs="*", metavar="METHOD", help="describe these: formula, differences, parameters")
     p.add_argument("--markdown", action="store_true", help="everything about them, as in docs/methods.md")
     plugins.add_argument(p)
@@ -112,7 +111,7 @@ def _notes(method: type[Method]) -> list[str]:
 
 
 def presets(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(prog="pcr-ray presets", description="List the named protocols and their fields.")
+    p = Parser(prog="pcr-ray presets", description="List the named protocols and their fields.")
     p.add_argument("names", nargs="*", metavar="PRESET", help="show all that these say")
     p.add_argument("--markdown", action="store_true", help="everything about them, as in docs/presets.md")
     options = p.parse_args(argv)
@@ -200,7 +199,7 @@ def datasets(argv: Sequence[str]) -> int:
         from pcr_ray.fetch import main
 
         return main(argv[1:])
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="pcr-ray datasets", description="List the datasets.",
         epilog="`pcr-ray datasets fetch NAME` fills a data root beforehand, for nodes without internet.",
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import re
 from collections.abc import Sequence
@@ -10,14 +9,14 @@ from importlib import resources
 from pathlib import Path
 
 from pcr_ray import plugins
-from pcr_ray.console import console
+from pcr_ray.console import Parser, console
 from pcr_ray.errors import InputError
 
 KINDS = {registry.kind: registry for registry in plugins.KINDS}
 
 
 def main(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="pcr-ray new", description="Write a commented file with a method or dataset of your own, to start from."
     )
     p.add_argument("kind", choices=list(KINDS))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pcr_ray import plugins
-from pcr_ray.console import console, run
+from pcr_ray.console import Parser, console, run
 
 
 def main(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(prog="pcr-ray report", description="Write a sweep's report from MLflow alone.")
+    p = Parser(prog="pcr-ray report", description="Write a sweep's report from MLflow alone.")
     p.add_argument("sweep", metavar="NAME|FILE", help="the name of a sweep that was run, or a sweep file")
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for the sweep (with FILE)")
     p.add_argument("--tracking-uri", metavar="URI", help="where MLflow is (default: as for the sweep)")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from pcr_ray.console import console, run
+from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
 from pcr_ray.text import count, duration, redact
 from pcr_ray.tracking.runs import Status, SweepInfo, TrialRun
@@ -19,7 +19,7 @@ FAILURES = 10  # that are shown with their reasons
 
 
 def _options(argv: Sequence[str], name: str, description: str, sweep: bool) -> argparse.Namespace:
-    p = argparse.ArgumentParser(prog=f"pcr-ray {name}", description=description)
+    p = Parser(prog=f"pcr-ray {name}", description=description)
     if sweep:
         p.add_argument("sweep", nargs="?", metavar="NAME|FILE", help="a sweep (default: the one last heard of)")
     p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")

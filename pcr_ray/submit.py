@@ -11,7 +11,7 @@ import yaml
 
 from pcr_ray import plugins
 from pcr_ray.clusters import BACKENDS, Backend, Job
-from pcr_ray.console import console, run
+from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study.load import Study, load
@@ -23,7 +23,7 @@ THE_BACKENDS = ("address", "ship")  # options of a sweep that are the backend's 
 
 def main(argv: Sequence[str]) -> int:
     if not argv or argv[0].startswith("-"):
-        p = argparse.ArgumentParser(
+        p = Parser(
             prog="pcr-ray submit",
             usage="pcr-ray submit BACKEND ... FILE [options of the backend] [options of the sweep]",
             description="\n".join(["Run a sweep elsewhere:", *(f"  {b.name:10}{b.summary}" for b in BACKENDS)]),
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         p.parse_args(argv or ["--help"])
         p.error("a BACKEND comes first")
     kind = BACKENDS.get(argv[0])
-    p = argparse.ArgumentParser(prog=f"pcr-ray submit {kind.name}", description=f"{kind.title}: {kind.summary}.")
+    p = Parser(prog=f"pcr-ray submit {kind.name}", description=f"{kind.title}: {kind.summary}.")
     kind.add_arguments(p)
     p.add_argument("file", type=Path, metavar="FILE", help="a sweep file, such as sweeps/quickstart.yaml")
     p.add_argument("--print", action="store_true", help="print what would be submitted, and submit nothing")
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 def job(argv: Sequence[str]) -> int:
     """The verbs of a job that was submitted."""
-    p = argparse.ArgumentParser(prog="pcr-ray job", description="Look after a job that was submitted.")
+    p = Parser(prog="pcr-ray job", description="Look after a job that was submitted.")
     p.add_argument("verb", choices=["status", "logs", "cancel"])
     p.add_argument("handle", metavar="HANDLE", help="as submit printed it, such as slurm/123")
     p.add_argument("-f", "--follow", action="store_true", help="with logs: go on until the job ends")
@@ -74,7 +74,7 @@ def _backend(handle: str) -> Backend:
     name, slash, _ = handle.partition("/")
     if not slash or name not in BACKENDS:
         raise InputError(f"'{handle}' is not a job's handle, such as slurm/123{did_you_mean(name, BACKENDS.names())}")
-    kind, p = BACKENDS.get(name), argparse.ArgumentParser(add_help=False)
+    kind, p = BACKENDS.get(name), Parser(add_help=False)
     kind.add_arguments(p)
     return kind(argparse.Namespace(**{action.dest: action.default for action in p._actions}))
 

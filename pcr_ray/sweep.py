@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pcr_ray import plugins
-from pcr_ray.console import run
+from pcr_ray.console import Parser, run
 from pcr_ray.errors import NotNowError
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study.load import load
@@ -16,7 +16,7 @@ ALL_DONE, SOME_FAILED, INCOMPLETE = 0, 1, NotNowError.exit_code
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="pcr-ray sweep",
         description="Run a sweep file; what is already done in MLflow is not run again.",
         epilog="Fields of trials: `pcr-ray train --help`; methods and their parameters: `pcr-ray methods NAME`; "

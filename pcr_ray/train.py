@@ -19,7 +19,7 @@ from rich.table import Table
 
 from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
-from pcr_ray.console import console, run
+from pcr_ray.console import Parser, console, run
 from pcr_ray.datasets import DATASETS
 from pcr_ray.errors import InputError
 from pcr_ray.methods import METHODS
@@ -39,7 +39,7 @@ MOST_THREADS = 1024  # torch's own limit is where an int of C ends
 
 def parser() -> argparse.ArgumentParser:
     """Every field of a trial is an option; pydantic checks the values, all at once."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="pcr-ray train",
         description="Run one trial, without Ray or MLflow.",
         epilog="`pcr-ray methods NAME` describes a method and its parameters, `pcr-ray presets NAME` a protocol.",

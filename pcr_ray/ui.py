@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import socket
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pcr_ray.console import console, run
+from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.study import cells
 from pcr_ray.study.load import Study
@@ -29,7 +28,7 @@ SHOWN = 10  # sweeps that are listed without a NAME
 
 
 def main(argv: Sequence[str]) -> int:
-    p = argparse.ArgumentParser(prog="pcr-ray ui", description="Start the MLflow UI on 127.0.0.1 and print its links.")
+    p = Parser(prog="pcr-ray ui", description="Start the MLflow UI on 127.0.0.1 and print its links.")
     p.add_argument("sweep", nargs="?", metavar="NAME|FILE", help="a sweep to open (default: list those of the store)")
     p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")
     p.add_argument("--port", type=int, default=5000, help="port (default: 5000)")

@@ -42,6 +42,23 @@ def test_an_unknown_command_suggests_the_near_one(capsys: pytest.CaptureFixture[
     assert "did you mean 'sweep'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --learning-rate 0.1", "unknown option --learning-rate (did you mean --lr?)"),
+        ("train --bufer=3", "unknown option --bufer (did you mean --buffer?)"),
+        ("train --lr", "argument --lr: expected one argument"),
+        ("sweep", "the following arguments are required: FILE"),
+        ("sweep a.yaml --rerun most", "argument --rerun: invalid choice: 'most'"),
+        ("submit slurm a.yaml --cpus-per-node 1 --tiem 1", "unknown option --tiem (did you mean --time?)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_options_is_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(main, words.split()) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and shown.err.count("\n") == 1 and message in shown.err and "--help" in shown.err
+
+
 def test_a_trainable_in_the_working_folder_is_found_by_the_installed_command(tmp_path: Path) -> None:
     """Which is a file elsewhere: that one's folder is on Python's path, not the working one."""
     script = tmp_path / "bin/pcr-ray"

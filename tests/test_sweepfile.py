@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pcr_ray.cli import main
 from pcr_ray.config import ALIASES, FIELDS, NOTES
+from pcr_ray.console import run
 from pcr_ray.errors import InputError
 from pcr_ray.study import load as sweepfile
 from pcr_ray.study.reader import read_yaml
@@ -278,6 +280,20 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing_behind(tmp_path: Path, root
     assert result.returncode == 0, result.stderr
     assert "12 trials over method, buffer, seed" in result.stdout and "12 to run" in result.stdout
     assert "forecast" in result.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.parametrize("option", ["--out", "--storage"])
+def test_a_dry_run_refuses_folders_that_the_run_could_not_write(
+    option: str, tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(BASE)
+    common = ["sweep", str(file), "--dry-run", "--data-root", str(root), "--out", str(tmp_path / "out")]
+    common += ["--tracking-uri", f"sqlite:///{tmp_path}/none.db", "--storage", str(tmp_path / "out/a/storage")]
+    assert run(main, [*common, option, str(tmp_path / "new/place")]) == 0
+    assert run(main, [*common, option, str(file / "below")]) == 2, "a file is no folder"
+    assert f"error: {option} {file}" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
 
 

@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.servers import Server
 from tests.sweeping import children, histories, run_sweep, start_sweep, sweep_file, wait_for
 
 pytestmark = pytest.mark.slow
-
-
-class Server:
-    """`mlflow server` on 127.0.0.1 that can be stopped and started again on the same store."""
-
-    def __init__(self, folder: Path, backend: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.folder, self.backend = folder, backend
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self.backend,
-             "--artifacts-destination", str(self.folder / "artifacts"), "--host", "127.0.0.1",
-             "--port", str(self.port), "--workers", "1"],
-            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-            stdout=(self.folder / "server.txt").open("a"), stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        wait_for(self._healthy, "the MLflow server", 180)
-
-    def _healthy(self) -> bool:
-        try:
-            return urllib.request.urlopen(f"{self.uri}/health", timeout=2).status == 200
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        if self.process:
-            os.killpg(self.process.pid, 9)
-            self.process.wait(30)
-            self.process = None
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

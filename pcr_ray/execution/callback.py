@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from pcr_ray.execution.plan import Plan
 from pcr_ray.provenance import code_of
 from pcr_ray.text import duration, first_line
 from pcr_ray.tracking.courier import Courier
-from pcr_ray.tracking.runs import Status, code_entry
+from pcr_ray.tracking.runs import Status, TrialRun, code_entry
 from pcr_ray.tracking.spool import END, START, TASK, Spool
 
 LESS_AT_ONCE = "run fewer trials at once (--max-concurrent N, or more resources.cpu per trial)"
@@ -56,6 +56,7 @@ class Watcher(Protocol):
     def started(self, identity: str) -> None: ...
     def task_done(self, identity: str, metrics: dict[str, Any]) -> None: ...
     def ended(self, identity: str, status: Status, reason: str | None) -> None: ...
+    def finished_elsewhere(self, identity: str, metrics: Mapping[str, float]) -> None: ...
     def stopping(self) -> None: ...
 
 
@@ -66,6 +67,11 @@ class Outcome:
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)  # to another sweep that runs them
+
+    @property
+    def known(self) -> set[str]:
+        return self.finished | self.failed.keys() | self.left
 
 
 class TuneTracker(Callback):
@@ -83,6 +89,38 @@ class TuneTracker(Callback):
         self._progress: dict[str, tuple[float, Any]] = {}  # running: when it last got on (monotonic), Tune's trial
         self._stalled: dict[str, str] = {}
         self._told: str | None = None  # the spool's trouble, as told
+
+    def elsewhere(self) -> set[str]:
+        """Trials that another sweep runs or has finished, as far as MLflow was asked."""
+        return set(self.courier.elsewhere) | self.outcome.left
+
+    def over(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """For Tune: whether to stop a trial after this result."""
+        identity = result["config"]["case"]["identity"]
+        if not result.get("complete") and identity in self.courier.elsewhere:
+            self.outcome.left.add(identity)
+        return verdict.over(trial_id, result) or identity in self.outcome.left
+
+    def release(self, identity: str) -> None:
+        """Nobody else runs it any more."""
+        self.outcome.left.discard(identity)
+        self.courier.elsewhere.pop(identity, None)
+
+    def ended_elsewhere(self, run: TrialRun) -> None:
+        """What another sweep recorded is as good as ours."""
+        identity = run.identity
+        self.release(identity)
+        self.spool.forget(identity)
+        if identity in self.outcome.finished:
+            return
+        if run.finished:
+            self.outcome.finished.add(identity)
+            self._tell("finished_elsewhere", identity, run.metrics)
+            with contextlib.suppress(Exception):
+                CheckpointStore(self.storage, identity).delete()
+        else:
+            self.outcome.failed[identity] = run.reason or "unknown"
+            self._tell("ended", identity, Status.FAILED, run.reason)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -129,6 +167,9 @@ class TuneTracker(Callback):
     ) -> None:
         identity = _identity(trial)
         if self._over(identity):
+            return
+        if identity in self.outcome.left:
+            self._leave(identity)
             return
         if reason := verdict.problem(result, self.plan.study.trials[identity].tasks):
             self._end(identity, Status.FAILED, reason, place=_place(result))
@@ -180,6 +221,14 @@ class TuneTracker(Callback):
         """Interrupted: what is half done is marked so, and continues when the sweep is run again."""
         for identity in sorted(self.outcome.running):
             self._stop(identity, "stopped before it was done")
+
+    def _leave(self, identity: str) -> None:
+        """Another sweep runs it: as if it had not begun here, but for its checkpoint."""
+        self.outcome.running.discard(identity)
+        self._begun.discard(identity)
+        self._spooled.pop(identity, None)
+        self.spool.forget(identity)
+        self._tell("ended", identity, Status.KILLED, None)
 
     def _over(self, identity: str) -> bool:
         return identity in self.outcome.finished or identity in self.outcome.failed

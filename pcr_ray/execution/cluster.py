@@ -40,10 +40,12 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
             configure_logging=True,
             runtime_env={"py_modules": [str(m) for m in modules]} if modules else None,
         )
+    except SystemExit:  # Ray's handler of SIGTERM, before ours is in its place again
+        raise KeyboardInterrupt from None
     except Exception as error:  # Ray raises many kinds, bare ones among them
         raise _refusal(error, address) from None
     try:
-        with contextlib.nullcontext() if verbose else _news(), _tidy(local=address is None):
+        with contextlib.nullcontext() if verbose else _news(address), _tidy(local=address is None):
             yield
     finally:
         # Ray ends the process, exit code 1, if a thread touches it while it shuts down. Seen once, on a very busy
@@ -101,12 +103,13 @@ def quiet(verbose: bool) -> None:
 
 
 @contextlib.contextmanager
-def _news() -> Iterator[None]:
+def _news(address: str | None) -> Iterator[None]:
     """Of a lost node Ray prints some 40 lines of its logs, whatever it was told about printing; this is one line."""
     from ray._private import worker
 
     def tell(data: dict[str, Any], ignore_prefix: bool = False) -> None:
-        for lost in re.findall(r"address: (\S+) .*has been marked dead", " ".join(data["lines"])):
+        found = [] if address is None else re.findall(r"address: (\S+) .*has been marked dead", " ".join(data["lines"]))
+        for lost in found:
             console.print(f"node {lost} is lost: its trials continue on others, from their last finished task")
 
     printed, worker.print_to_stdstream = worker.print_to_stdstream, tell

@@ -8,25 +8,24 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, known_fingerprint, prepare
-from pcr_ray.errors import InputError, NotNowError
-from pcr_ray.execution import cluster, forecast, gpu, nodes, order, search, tuner, watch
+from pcr_ray.errors import NotNowError
+from pcr_ray.execution import cluster, folders, forecast, gpu, nodes, order, search, sharing, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
 from pcr_ray.execution.storage import marked
 from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
+from pcr_ray.study.schema import Resources
 from pcr_ray.study.search import describe, searched
 from pcr_ray.text import count, redact
 from pcr_ray.tracking.courier import Courier
@@ -54,31 +53,6 @@ class Result:
         return (
             Status.KILLED if self.stopped or not self.delivered else Status.FAILED if self.failed else Status.FINISHED
         )
-
-
-@contextlib.contextmanager
-def held(folder: Path, name: str) -> Iterator[None]:
-    """The sweep's folder, for one process at a time. What is refused leaves none."""
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise NotNowError(
-            f"sweep '{name}' is being run by another process (it holds {folder / '.lock'}): wait for it or stop it"
-        ) from None
-    except OSError as error:
-        raise InputError(f"--out {folder.parent}: cannot be used: {error}") from None
-    try:
-        yield
-    finally:
-        if [p.name for p in folder.iterdir()] == [".lock"]:
-            (folder / ".lock").unlink()
-            with contextlib.suppress(OSError):  # somebody else has put something there
-                for place in made:
-                    place.rmdir()
-        lock.release()
 
 
 @contextlib.contextmanager
@@ -116,6 +90,7 @@ def preview(study: Study, options: RunOptions) -> None:
     if plan.todo:
         console.print(forecast.describe(plan, options), soft_wrap=True)
     tuner.check_trainable(study.spec.trainable)
+    folders.check(options, study.name)
     if not options.address:
         cluster.fit(resources, cluster.local_nodes(resources))
         for trial in _datasets(plan.todo):
@@ -214,43 +189,55 @@ def _launch(
     console.print(f"{where} …", markup=False, soft_wrap=True)
     # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
-        resources = cluster.settle(study.spec.resources, options.address, options.wait)
-        resources = gpu.refined(study.spec.resources, resources, plan.todo.values())
-        if options.address:
-            nodes.check(study, plan.todo.values(), storage, options.root, resources)
-        at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
-        console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
-        try:
-            with sweep_run.store.guarded():
-                _begin(plan, sweep_run, options)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                sweep_run.close(Status.KILLED)
-            raise
-        courier.start()
-        view = Progress(console, plan, courier)
-        courier.news = view.news
-        tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
+        sides: list[Any] = []  # the tracker and the view, once there are
 
         def lost() -> None:
-            _last_words(view, tracker, courier, sweep_run)
+            _last_words(sides, courier, sweep_run, options)
 
-        def started() -> bool:
-            return bool(tracker.outcome.running or tracker.outcome.finished or tracker.outcome.failed)
-
-        stalled = _stalled(plan, options, tracker)
-        try:
-            with view, watch.head(lost), watch.start(started, resources, options.wait), stalled, sweep_run.watched():
-                try:
-                    trials = order.arrange(plan.todo, at_once, forecast.work)
-                    tuner.run(study, trials, options, resources, tracker, scheduler)
-                finally:
-                    tracker.stop_running()
-        except BaseException:
-            with contextlib.suppress(Exception):  # the error matters more than the parent's status
-                sweep_run.close(Status.KILLED)
-            raise
+        with watch.head(lost, local=not options.address):
+            resources = cluster.settle(study.spec.resources, options.address, options.wait)
+            resources = gpu.refined(study.spec.resources, resources, plan.todo.values())
+            if options.address:
+                nodes.check(study, plan.todo.values(), storage, options.root, resources)
+            at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
+            console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
+            try:
+                with sweep_run.store.guarded():
+                    _begin(plan, sweep_run, options)
+                courier.start()
+                view = Progress(console, plan, courier)
+                courier.news = view.news
+                tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
+                sides += [tracker, view]
+                _run(plan, options, resources, at_once, tracker, view, sweep_run, scheduler)
+            except BaseException:
+                with contextlib.suppress(Exception):  # the error matters more than the parent's status
+                    sweep_run.close(Status.KILLED)
+                raise
     return tracker.outcome
+
+
+def _run(
+    plan: Plan, options: RunOptions, resources: Resources, at_once: int, tracker: Any, view: Progress,
+    sweep_run: SweepRun, scheduler: Any,
+) -> None:  # fmt: skip
+    """All trials to their ends, or until a stop signal."""
+
+    def started() -> bool:
+        return bool(tracker.outcome.running or tracker.outcome.known)
+
+    def run(trials: Mapping[str, TrialConfig]) -> None:
+        try:
+            arranged = order.arrange(trials, at_once, forecast.work)
+            tuner.run(plan.study, arranged, options, resources, tracker, scheduler)
+        finally:
+            tracker.stop_running()
+
+    watched = watch.start(started, resources, options.wait), _stalled(plan, options, tracker), sweep_run.watched()
+    with contextlib.ExitStack() as stack:
+        for context in (view, *watched):
+            stack.enter_context(context)
+        sharing.rounds(plan, sweep_run, tracker, run)
 
 
 def _stalled(plan: Plan, options: RunOptions, tracker: Any) -> contextlib.AbstractContextManager[None]:
@@ -264,12 +251,15 @@ def _stalled(plan: Plan, options: RunOptions, tracker: Any) -> contextlib.Abstra
     )
 
 
-def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: SweepRun) -> None:
+def _last_words(sides: Sequence[Any], courier: Courier, sweep_run: SweepRun, options: RunOptions) -> None:
     """The head is gone, and Ray will end this process 60 s later with a line of its own: be done before."""
-    view.close()
-    tracker.stop_running()
+    if sides:
+        tracker, view = sides
+        view.close()
+        tracker.stop_running()
+    what = "the head of the Ray cluster" if options.address else "the Ray of this sweep"
     console.print(
-        "the head of the Ray cluster is gone: everything up to the last finished task of each trial is safe; "
+        f"{what} is gone: everything up to the last finished task of each trial is safe; "
         "run the same command again to continue", soft_wrap=True,
     )  # fmt: skip
     end = threading.Timer(LAST_WORDS, os._exit, [NotNowError.exit_code])  # MLflow may be gone with the head
@@ -277,7 +267,8 @@ def _last_words(view: Progress, tracker: Any, courier: Courier, sweep_run: Sweep
     end.start()
     courier.close(LAST_WORDS)
     with contextlib.suppress(Exception):
-        sweep_run.close(Status.KILLED)
+        if sweep_run.begun:
+            sweep_run.close(Status.KILLED)
     os._exit(NotNowError.exit_code)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -84,6 +85,11 @@ class Progress:
             text = f"failed: {self.study.describe(identity)} ({identity}): {reason}\n  later: {RETRY}"
             self.console.print(text, markup=False, soft_wrap=True)
         self._line()
+
+    def finished_elsewhere(self, identity: str, metrics: Mapping[str, float]) -> None:
+        """By another sweep of the same store."""
+        self.board.add(identity, metrics)
+        self.ended(identity, Status.FINISHED, None)
 
     def stopping(self) -> None:
         """At Ctrl-C or another stop signal."""

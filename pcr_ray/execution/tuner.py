@@ -12,7 +12,7 @@ from typing import Any
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError
-from pcr_ray.execution import leftovers, verdict
+from pcr_ray.execution import leftovers
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.identity import TRAINABLE
 from pcr_ray.provenance import code_of
@@ -65,7 +65,7 @@ def run(
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=spec.retries),
                 callbacks=[callback],
-                stop=verdict.over,
+                stop=callback.over,
                 progress_reporter=tune.CLIReporter(),  # the one for notebooks wipes the cell's output, whatever verbose
                 verbose=2 if options.verbose else 0,
             ),

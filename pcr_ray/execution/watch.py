@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pcr_ray.console import console
 from pcr_ray.study.schema import Resources
@@ -16,6 +17,7 @@ from pcr_ray.text import duration
 
 BEAT = 5.0  # seconds between looks
 MISSED = 3  # looks in vain before the head counts as lost; Ray ends the process after 60 s on its own
+LAST_LOOK = 30.0  # seconds
 REMIND = 60.0  # seconds between lines about a cluster that is full
 
 
@@ -34,11 +36,12 @@ def _thread(look: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         stop.set()
+        thread.join(LAST_LOOK)  # while it looks, nothing may be taken apart: it would hold Ray for dead
 
 
 @contextlib.contextmanager
-def head(lost: Callable[[], None]) -> Iterator[None]:
-    """Calls `lost` when the cluster's head has not answered for a while."""
+def head(lost: Callable[[], None], *, local: bool) -> Iterator[None]:
+    """Calls `lost` when the cluster's head has not answered for a while, or a process of our own Ray has died."""
     import ray
 
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
@@ -51,12 +54,20 @@ def head(lost: Callable[[], None]) -> Iterator[None]:
             missed = 0
         except OSError:
             missed += 1
-        if missed >= MISSED:
+        if over := missed >= MISSED or (local and _broken()):
             lost()
-        return missed >= MISSED
+        return over
 
     with _thread(look):
         yield
+
+
+def _broken() -> bool:
+    """A Ray of our own is one node: without its raylet no trial goes on."""
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    return node is not None and any(kind in ("raylet", "gcs_server") for kind, _ in node.dead_processes())
 
 
 @contextlib.contextmanager

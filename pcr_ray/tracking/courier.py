@@ -2,7 +2,8 @@
 
 Delivery is repeatable: a run is adopted before one is made, steps that a run already has are not sent again, and
 metrics carry the time of their event. So a crash or a server that is away at any point loses nothing and doubles
-nothing.
+nothing. A run is written by the sweep that made it alone: what another living sweep runs is left to it, what a dead one
+left half done is replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from pcr_ray.tracking.store import Store
 
 PATIENCE = (1.0, 30.0)  # seconds between attempts while the store is away: first, longest
 NEWS_EVERY = 15.0  # seconds between signs of life of a running sweep
+LOOK_AGAIN = (1.0, 4.0)  # seconds until a trial of another sweep is looked at again; random: two may give way at once
 NOTHING_YET: dict[str, Any] = {"delivered": 0, "run": None, "steps": []}
 
 
@@ -35,6 +38,7 @@ class Courier:
         self.place = hashlib.sha256(store.uri.encode()).hexdigest()[:16]  # not the URI: it may hold a password
         self.trouble: str | None = None  # why the store cannot be reached at the moment
         self.news: Callable[[], dict[str, Any]] | None = None  # how the sweep fares, for whoever looks from outside
+        self.elsewhere: dict[str, float] = {}  # trials that others run or have finished -> when to look again
         self._told = -NEWS_EVERY
         self._wake, self._stop = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -60,7 +64,9 @@ class Courier:
                 return False
             time.sleep(wait)
             wait = min(2 * wait, PATIENCE[1])
-        return True
+        if left := self.elsewhere.keys() & set(self.spool.pending()):
+            self.trouble = f"another sweep runs {len(left)} of the trials"
+        return not left
 
     def _work(self) -> None:
         wait = PATIENCE[0]
@@ -108,14 +114,14 @@ class Courier:
         if not fresh:
             return
         if state["run"] is None:
-            known = self.store.attempts(identity)
-            chosen = self._choose(known, begun, events[-1])
-            if chosen and chosen.finished and chosen.ended != events[-1]["time"]:
-                self.spool.forget(identity)  # somebody else finished it meanwhile
+            if time.monotonic() < self.elsewhere.get(identity, 0.0):
                 return
-            state |= self._adopt(chosen) if chosen else self._create(identity, begun)
-            replaces = [r.run_id for r in known if r.run_id != state["run"]]
-            state |= {"store": self.place, "code": _code(begun), "replaces": replaces}
+            claimed = self._claim(identity, begun, events[-1])
+            if claimed is None:
+                self.elsewhere[identity] = time.monotonic() + random.uniform(*LOOK_AGAIN)  # nosec B311
+                return
+            self.elsewhere.pop(identity, None)
+            state |= {"store": self.place, "code": _code(begun)} | claimed
             self.spool.save_state(identity, state)
         run = state["run"]
         for start in [e for e in fresh if e["event"] == START][-1:]:
@@ -128,11 +134,41 @@ class Courier:
         state["delivered"] = first + len(events)
         self.spool.save_state(identity, state)
 
+    def _claim(self, identity: str, begun: dict[str, Any], last: dict[str, Any]) -> dict[str, Any] | None:
+        """The run to write to; None where another sweep has finished the trial or runs it at this moment."""
+        known = self.store.attempts(identity)
+        chosen = self._choose(known, begun, last)
+        if chosen and chosen.finished and not _ended_by(last, chosen):
+            self.spool.forget(identity)
+            return None
+        claimed = self._adopt(chosen) if chosen else None
+        if claimed is None:
+            others = [r for r in known if not r.finished and r.sweep != self.sweep and r.code == _code(begun)]
+            if not self._has_rival(others, begun):
+                claimed = self._create(identity, begun, others)
+                # Two that look, find nobody and create meet here, where each sees the other: both give way for now.
+                if self._has_rival([r for r in self.store.attempts(identity) if r.sweep != self.sweep], begun):
+                    self.store.client.delete_run(claimed["run"])
+                    claimed = None
+            if claimed is None:
+                if last["event"] == END and last["status"] != Status.FINISHED:
+                    self.spool.forget(identity)  # nothing that anybody needs
+                return None
+            for dead in others:
+                self.store.client.delete_run(dead.run_id)
+                known.remove(dead)
+        return claimed | {"replaces": [r.run_id for r in known if r.run_id != claimed["run"]]}
+
+    def _has_rival(self, others: list[TrialRun], begun: dict[str, Any]) -> bool:
+        """A living sweep that runs the trial with the same code. What is run again on request is run by each."""
+        running = [r for r in others if r.status is Status.RUNNING and r.code == _code(begun)]
+        return not begun.get("rerun") and any(map(self.store.alive, {r.sweep for r in running}))
+
     def _choose(self, known: list[TrialRun], start: dict[str, Any], last: dict[str, Any]) -> TrialRun | None:
-        """The run that `last` ended, if it was delivered before; a finished one; one of the same code to go on with."""
-        own = [run for run in known if run.finished and run.ended == last["time"]]
+        """The run that `last` ended, if it was delivered before; a finished one; our own of this code to go on with."""
+        own = [r for r in known if r.finished and _ended_by(last, r)]
         finished = [run for run in known if run.finished and not start.get("rerun")]
-        begun = [run for run in known if not run.finished and run.code == _code(start)]
+        begun = [r for r in known if not r.finished and r.code == _code(start) and r.sweep == self.sweep]
         return next(iter([*own, *finished, *begun]), None)
 
     def _adopt(self, run: TrialRun) -> dict[str, Any]:
@@ -141,8 +177,9 @@ class Courier:
         steps = self.store.client.get_metric_history(run.run_id, "average_accuracy")
         return {"run": run.run_id, "steps": sorted({m.step for m in steps})}
 
-    def _create(self, identity: str, start: dict[str, Any]) -> dict[str, Any]:
+    def _create(self, identity: str, start: dict[str, Any], instead_of: list[TrialRun]) -> dict[str, Any]:
         tags = trial_tags(identity, self.sweep, self.parent(), start.get("code"))
+        tags |= {f"{Tag.IN_SWEEP}{name}": "yes" for run in instead_of for name in run.sweeps}
         created = self.store.client.create_run(
             self.store.experiment, start_time=start["time"], tags=tags, run_name=start.get("name", identity)
         )
@@ -174,15 +211,17 @@ class Courier:
         """All new steps in as few requests as MLflow allows."""
         from mlflow.entities import Metric
 
-        metrics = []
+        batches: list[list[Any]] = [[]]
         for event in tasks:
             if event["task"] not in state["steps"]:
                 state["steps"].append(event["task"])
                 when = event["time"], event["task"]
-                metrics += [Metric(shown(key), value, *when) for key, value in event["metrics"].items()]
-        metrics.sort(key=lambda metric: "/" in metric.key)  # the UI's list has them as they came: the main ones first
-        for i in range(0, len(metrics), 1000):
-            self.store.client.log_batch(run, metrics=metrics[i : i + 1000])
+                if len(batches[-1]) + len(event["metrics"]) > 1000:  # whole tasks: a task is there or it is not
+                    batches.append([])
+                batches[-1] += [Metric(shown(key), value, *when) for key, value in event["metrics"].items()]
+        for batch in filter(None, batches):
+            batch.sort(key=lambda metric: "/" in metric.key)  # the UI's list has them as they came: the main ones first
+            self.store.client.log_batch(run, metrics=batch)
 
     def _finish(self, run: str, end: dict[str, Any], events: list[dict[str, Any]], state: dict[str, Any]) -> None:
         from mlflow.entities import RunTag
@@ -217,6 +256,10 @@ def _attempt(events: list[dict[str, Any]]) -> tuple[int, dict[str, Any]]:
             break
         first = n
     return first, begun
+
+
+def _ended_by(event: dict[str, Any], run: TrialRun) -> bool:
+    return event.get("status") == Status.FINISHED and event["time"] == run.ended
 
 
 def _code(start: dict[str, Any]) -> str:

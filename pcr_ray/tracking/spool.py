@@ -7,6 +7,7 @@ and written as soon as that works.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import threading
@@ -95,7 +96,7 @@ class Spool:
     def state(self, identity: str) -> dict[str, Any] | None:
         """What the courier noted about its delivery."""
         if identity in self._states:
-            return self._states[identity]
+            return copy.deepcopy(self._states[identity])  # what is not delivered in the end changes nothing here
         try:
             return json.loads(self.state_file(identity).read_text())
         except (FileNotFoundError, ValueError):

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 
@@ -261,6 +263,11 @@ class Store:
         found = [SweepInfo.read(run) for run in self._search(f"tags.`{Tag.KIND}` = 'sweep'")]
         return sorted(found, key=lambda run: -run.touched)
 
+    def alive(self, name: str) -> bool:
+        """Whether a sweep runs at this moment, on whatever machine."""
+        runs = self._search(f"tags.`{Tag.KIND}` = 'sweep' and tags.`{Tag.SWEEP}` = '{name}'")
+        return any(SweepInfo.read(run).alive(time.time()) for run in runs)
+
     def sweep_versions(self, name: str) -> dict[str, str]:
         """What a sweep was last run with; empty where that is not recorded."""
         parent = self.sweep_run(name)
@@ -289,7 +296,8 @@ class Store:
         from mlflow.exceptions import MlflowException
 
         try:
-            local = download_artifacts(run_id=run_id, artifact_path=path, tracking_uri=self.uri)
+            with tempfile.TemporaryDirectory() as folder:  # MLflow would make one and leave it
+                local = download_artifacts(run_id=run_id, artifact_path=path, tracking_uri=self.uri, dst_path=folder)
+                return Path(local).read_text()
         except (MlflowException, OSError):
             return None
-        return Path(local).read_text()

@@ -48,6 +48,11 @@ class SweepRun:
             self._run_id = str(created.info.run_id)
         return self._run_id
 
+    @property
+    def begun(self) -> bool:
+        """Whether this invocation knows its run."""
+        return self._run_id is not None
+
     def begin(self, known: Iterable[TrialRun] = (), data: Mapping[str, str] | None = None) -> None:
         """This invocation runs trials: store the file and the versions that it runs with.
 

@@ -1,0 +1,157 @@
+"""Two sweeps of one store that have trials in common, at the same moment: one run per trial, each number once."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcr_ray.provenance import code_of
+from pcr_ray.study.load import Study, load
+from pcr_ray.tracking import courier as couriers
+from pcr_ray.tracking.courier import Courier
+from pcr_ray.tracking.runs import Status, code_entry
+from pcr_ray.tracking.spool import END, START, TASK, Spool
+from pcr_ray.tracking.store import Store
+from pcr_ray.tracking.sweep_run import SweepRun
+from tests.sweeping import sweep_file
+
+METRICS = {"average_accuracy": 50.0, "loss": 1.0}
+SEEDS = [0, 1, 2, 3, 4]
+
+
+class Side:
+    """One of two sweeps: its spool, its courier, its run, as a driver has them."""
+
+    def __init__(self, name: str, folder: Path, uri: str) -> None:
+        home = folder / name
+        home.mkdir()
+        self.study: Study = load(sweep_file(home, name=name, grid={"method": ["pcr"], "seed": SEEDS}))
+        self.store, self.spool = Store(uri), Spool(home / "spool")
+        self.run = SweepRun(self.store, self.study)
+        self.run.begin()
+        self.courier = Courier(self.spool, self.store, name, lambda: self.run.run_id)
+
+    def say(self, identity: str, event: str, **content: Any) -> None:
+        if event == START:
+            trial = self.study.trials[identity]
+            content = {"name": identity, "params": trial.flat(), "code": code_entry(code_of(trial))}
+        self.spool.append(identity, event, **content)
+
+    def task(self, identity: str, number: int) -> None:
+        self.say(identity, TASK, task=number, metrics=METRICS)
+
+    def deliver(self) -> None:
+        assert self.courier.deliver_all(), self.courier.trouble
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("store") / "mlflow.db"
+    Store(f"sqlite:///{file}").open()
+    return file
+
+
+@pytest.fixture
+def sides(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, Side]]:
+    monkeypatch.setattr(couriers, "LOOK_AGAIN", (0.0, 0.05))
+    shutil.copy(empty, tmp_path / "mlflow.db")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    yield Side("one", tmp_path, uri), Side("two", tmp_path, uri)
+
+
+def steps(side: Side, run_id: str) -> list[int]:
+    return [m.step for m in side.store.client.get_metric_history(run_id, "loss")]
+
+
+def test_a_trial_that_another_sweep_runs_is_left_to_it(sides: tuple[Side, Side]) -> None:
+    one, two = sides
+    trial = next(iter(one.study.trials))
+    for side in sides:
+        side.say(trial, START)
+        side.task(trial, 1)
+        side.deliver()
+    assert not one.courier.elsewhere and list(two.courier.elsewhere) == [trial]
+    two.task(trial, 2)
+    two.say(trial, END, status=Status.FINISHED)  # it was faster, and has to wait all the same
+    two.deliver()
+    assert two.spool.pending() == [trial] and not two.courier.close(0)
+    one.task(trial, 2)
+    one.say(trial, END, status=Status.FINISHED)
+    one.deliver()
+    time.sleep(0.1)
+    two.deliver()
+    assert not two.spool.pending() and two.courier.close(0)
+    (run,) = one.store.attempts(trial)
+    assert run.finished and run.sweep == "one" and steps(one, run.run_id) == [1, 2]
+
+
+@pytest.mark.parametrize("end", ["stopped", "silent"])
+def test_a_trial_that_its_sweep_left_half_done_is_taken_over(end: str, sides: tuple[Side, Side]) -> None:
+    one, two = sides
+    trial = next(iter(one.study.trials))
+    one.say(trial, START)
+    one.task(trial, 1)
+    one.deliver()
+    if end == "stopped":
+        one.run.close(Status.KILLED)
+    else:  # as a driver that was killed, or paused, three minutes ago
+        past = time.time() - 180
+        one.store.client.set_tag(one.run.run_id, "pcr_ray.progress", f'{{"time": {past}}}')
+        with sqlite3.connect(one.store.uri.removeprefix("sqlite:///")) as database:  # MLflow's client cannot
+            database.execute("UPDATE runs SET start_time = ? WHERE run_uuid = ?", (int(1000 * past), one.run.run_id))
+    two.say(trial, START)
+    two.task(trial, 1)
+    two.deliver()
+    (run,) = one.store.attempts(trial)
+    assert run.sweep == "two" and run.sweeps == {"one", "two"}
+    one.run.begin()  # it is back, and has more to say
+    one.task(trial, 2)
+    assert not one.courier.deliver_all(), "its run is gone"
+    one.deliver()
+    assert list(one.courier.elsewhere) == [trial]
+    two.task(trial, 2)
+    two.say(trial, END, status=Status.FINISHED)
+    two.deliver()
+    time.sleep(0.1)
+    one.deliver()
+    (run,) = one.store.attempts(trial)
+    assert run.finished and steps(two, run.run_id) == [1, 2] and not one.spool.pending()
+
+
+def test_two_that_begin_at_the_same_moment_end_with_one_run_per_trial(sides: tuple[Side, Side]) -> None:
+    ready = threading.Barrier(2)
+    claimed: Counter[str] = Counter()
+
+    def work(side: Side) -> None:
+        for trial in side.study.trials:
+            ready.wait()
+            side.say(trial, START)
+            side.task(trial, 1)
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                side.courier.deliver_all()  # SQLite may be locked by the other
+                if (side.spool.state(trial) or {}).get("run"):
+                    claimed[trial] += 1
+                    break
+                if claimed[trial]:
+                    break
+                time.sleep(0.01)
+
+    threads = [threading.Thread(target=work, args=[side]) for side in sides]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    one = sides[0]
+    assert claimed == dict.fromkeys(one.study.trials, 1)
+    for trial in one.study.trials:
+        (run,) = one.store.attempts(trial)
+        assert steps(one, run.run_id) == [1]
