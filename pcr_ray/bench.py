@@ -89,14 +89,14 @@ class Row:
 
 def drawn(rows: list[Row]) -> Table:
     """A ratio is theirs over ours: the median, and the middle half of the rounds."""
-    table = Table(box=None, padding=(0, 1))
-    for name in ("what", "ms", "against", "ms", "ratio", "peak", "operations"):
-        table.add_column(name, justify="left" if name in ("what", "against") else "right", no_wrap=True)
+    table = Table(box=None)
+    for name in ("what", "ms", "theirs", "ratio", "middle half", "peak", "operations"):
+        table.add_column(name, justify="left" if name == "what" else "right", no_wrap=True)
     for r in rows:
         peak, operations = f"{r.peak:.0%}" if r.peak else "", str(r.operations or "")
-        ratio = f"{r.ratio:.2f} ({r.low:.2f}-{r.high:.2f})"
-        times = f"{r.milliseconds:.1f}", f"{r.their_milliseconds:.1f}"
-        table.add_row(f"{r.part} {r.case}", times[0], r.against, times[1], ratio, peak, operations)
+        what = f"{r.part} {r.case}" + (f" ({r.against})" if r.against != "plain" else "")
+        times = (f"{t:.0f}" if t >= 100 else f"{t:.2f}" for t in (r.milliseconds, r.their_milliseconds))
+        table.add_row(what, *times, f"{r.ratio:.2f}", f"{r.low:.2f}-{r.high:.2f}", peak, operations)
     return table
 
 
@@ -169,7 +169,7 @@ class Bench:
     def trial(self) -> Iterator[Row]:
         """400 images in five tasks, evaluated after each: ours with both classifiers, the plain one with one."""
         rounds = 1 if self.options.short else 3
-        yield self.compare("trial", "two classifiers", self.our_trial, "plain, one", self.plain_trial, rounds)
+        yield self.compare("trial", "both heads", self.our_trial, "one head", self.plain_trial, rounds)
 
     def growth(self) -> Iterator[Row]:
         """A step of PCR in a larger setting beside one in the smallest; a ratio below 1 is what growth costs."""

@@ -6,6 +6,7 @@ nothing; what is decided on the host, such as crops and which slots are drawn, n
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from pcr_ray.contract.hostsync import device_learner
+from pcr_ray.methods import Method
 
 NOTHING = {"empty", "empty_like", "new_empty", "empty_strided", "detach", "_unsafe_view"}
 
@@ -41,9 +43,14 @@ class Operations(TorchDispatchMode):
 
 
 def of_a_step(root: Path, **raw: Any) -> Counter[str]:
-    """Of one step with a full batch, replay from a full memory and replacement in it; fields of a trial in `raw`."""
+    """Of one step with a full batch, replay from a full memory and replacement in it; fields of a trial in `raw`.
+
+    A method that has to wait for the device when it stores a batch is counted with the reservoir instead.
+    """
     learner = device_learner(root, **raw)
     method = learner.method
+    if method.syncs:
+        method.remember = functools.partial(Method.remember, method)  # type: ignore[method-assign]
     method.begin_task(learner.stream.tasks[0])
     method.train()
     batches = learner.stream.batches(0)
