@@ -10,7 +10,6 @@ import argparse
 import itertools
 import json
 import platform
-import random
 import sys
 import tempfile
 import time
@@ -261,7 +260,8 @@ class Bench:
         batches = [(b.images.cpu().numpy(), b.labels.tolist()) for b in learner.stream.batches(0)]
         for images, labels in batches:
             plain.step(images, labels)
-        return lambda: plain.step(*random.choice(batches))
+        again = itertools.cycle(batches)
+        return lambda: plain.step(*next(again))
 
     def our_trial(self) -> None:
         learner = self.learner("pcr")
