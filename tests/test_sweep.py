@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
+from pcr_ray.learner import Learner
+from pcr_ray.study.resolve import resolve
+from pcr_ray.study.schema import FIGURES
 from tests.sweeping import (
+    TINY,
     children,
     histories,
     kill_everything,
@@ -26,7 +34,8 @@ SLOW = {"trainable": "tests.faulty:Faulty"}
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, root: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    sweep_file(folder)
+    fixed = {**TINY, "proxy_gradients": True}  # recorded only: it changes no training
+    sweep_file(folder, fixed=fixed, report={"figures": list(FIGURES), "classifiers": ["softmax"]})
     return folder, run_sweep(folder, root)
 
 
@@ -37,7 +46,7 @@ def store(folder: Path) -> str:
 def test_a_sweep_runs_all_trials_and_answers(undisturbed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, result = undisturbed
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "PCR-NCM" in result.stdout and "pcr-ray ui" in result.stdout
+    assert "│ PCR " in result.stdout and "pcr-ray ui" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
     runs = children(store(folder))
     assert {r.info.status for r in runs.values()} == {"FINISHED"} and len(runs) == 4
@@ -45,6 +54,34 @@ def test_a_sweep_runs_all_trials_and_answers(undisturbed: tuple[Path, subprocess
         assert (folder / "runs/tiny" / name).stat().st_size > 0
     assert not list((folder / "runs/tiny/spool").iterdir()), "all was delivered"
     assert not list((folder / "runs/tiny/checkpoints").iterdir()), "finished trials need no checkpoint"
+
+
+def test_the_report_is_what_training_and_scipy_give_directly(undisturbed, root: Path) -> None:
+    folder = undisturbed[0] / "runs/tiny"
+    final = {}
+    for method in ("pcr", "er"):
+        for seed in (0, 1):
+            config = resolve({**TINY, "proxy_gradients": True, "method": method, "seed": seed})
+            learner = Learner(config, root=root, device="cpu")
+            while not learner.done:
+                last = learner.run_task()
+            final[method, seed] = last["final_accuracy"]
+    rows = pd.read_csv(folder / "results.csv").query("classifier == 'softmax'")
+    rows = rows.set_index(["method", "seed"])["final_accuracy"].to_dict()
+    assert rows == pytest.approx(final)
+    text = (folder / "report.md").read_text()
+    for method, title in (("pcr", "PCR"), ("er", "ER")):
+        one, two = final[method, 0], final[method, 1]
+        half = stats.t.ppf(0.975, 1) * np.std([one, two], ddof=1) / 2**0.5
+        assert re.search(rf"\| {title} \|.*{(one + two) / 2:.1f} ± {half:.1f}", text), text
+    (comparison,) = pd.read_csv(folder / "comparisons.csv").to_dict("records")
+    ahead = ("pcr", "er") if comparison["reference"] == "PCR" else ("er", "pcr")
+    pairs = [[final[method, seed] for seed in (0, 1)] for method in ahead]
+    assert comparison["difference"] == pytest.approx(np.mean(pairs[0]) - np.mean(pairs[1])) and comparison["n"] == 2
+    assert comparison["p_t"] == pytest.approx(stats.ttest_rel(*pairs).pvalue)
+    assert re.search(rf"(PCR|ER) is ahead of (PCR|ER) .*by {comparison['difference']:.1f} ± .*n = 2", text), text
+    drawn = {file.stem for file in (folder / "figures").glob("*.png")}  # without an x there are no lines over it
+    assert drawn == {"learning_curves", "knowledge_balance", "proxy_gradients", "accuracy_matrices"}
 
 
 def test_a_refused_command_leaves_the_record_of_the_sweep_as_it_is(undisturbed, tmp_path: Path) -> None:
