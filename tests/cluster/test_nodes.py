@@ -95,7 +95,11 @@ def test_a_lost_head_is_told_and_a_new_one_continues(
     assert code == 0, text
     numbers = histories(store(folder))
     assert len(numbers) == 4 and numbers == {name: one_nodes_numbers[name] for name in numbers}
-    assert len(lan.tasks("ended")) == 4 * TINY["tasks"] and before, "it continued from the checkpoints"
+    ended = [
+        tuple(task) for _, *task in lan.tasks("ended")
+    ]  # a task can be saved and its worker gone before it notes it
+    assert before and len(ended) == len(set(ended)), "it continued from the checkpoints: no task ended twice"
+    assert 4 * TINY["tasks"] - 3 <= len(ended), "at most one such task per node"
 
 
 def statuses(folder: Path) -> set[str]:
