@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import threading
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from pcr_ray.errors import NotNowError
+from pcr_ray.execution import sharing
 from pcr_ray.provenance import code_of
 from pcr_ray.study.load import Study, load
 from pcr_ray.tracking import courier as couriers
 from pcr_ray.tracking.courier import Courier
-from pcr_ray.tracking.runs import Status, code_entry
+from pcr_ray.tracking.runs import Status, Tag, code_entry
 from pcr_ray.tracking.spool import END, START, TASK, Spool
 from pcr_ray.tracking.store import Store
 from pcr_ray.tracking.sweep_run import SweepRun
@@ -155,3 +158,44 @@ def test_two_that_begin_at_the_same_moment_end_with_one_run_per_trial(sides: tup
     for trial in one.study.trials:
         (run,) = one.store.attempts(trial)
         assert steps(one, run.run_id) == [1]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(sharing, "PATIENCE", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+def test_a_sweep_is_driven_from_one_place_at_a_time_whatever_the_clocks_say(
+    sides: tuple[Side, Side], hours: int
+) -> None:
+    one, _ = sides
+    one.run.begin(place="there")
+
+    def sign(number: int) -> None:
+        text = json.dumps({"time": time.time() + 3600 * hours + number, "host": "far-away", "place": "there"})
+        one.store.client.set_tag(one.run.run_id, Tag.PROGRESS, text)
+
+    sign(0)
+    sharing.alone("one", one.store, "there")  # its own folder, which this process holds: nobody else is there
+    began = time.monotonic()
+    sharing.alone("one", one.store, "here")
+    assert time.monotonic() - began >= 1.0, "no sign of life: it was looked for, then the other is held for dead"
+    later = threading.Timer(0.3, sign, [1])
+    later.start()
+    with pytest.raises(NotNowError, match=r"sweep 'one' of this store is being run on far-away"):
+        sharing.alone("one", one.store, "here")
+    later.join()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_ended_sweep_and_one_that_never_was_hold_nobody_up(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+    one.run.begin(place="there")
+    one.run.close(Status.KILLED)
+    began = time.monotonic()
+    sharing.alone("one", one.store, "here")
+    sharing.alone("never", one.store, "here")
+    assert time.monotonic() - began < 1.0

@@ -122,6 +122,8 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
             for trial in _datasets(study.trials):
                 available(trial, options.root, study.place)
     store.open()
+    with store.guarded():
+        sharing.alone(study.name, store, folders.place(folder))
     spool = Spool(folder / "spool")
     sweep_run = SweepRun(store, study)
     courier = Courier(spool, store, study.name, lambda: sweep_run.run_id)
@@ -164,7 +166,8 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
 
 def _begin(plan: Plan, sweep_run: SweepRun, options: RunOptions) -> None:
     prints = {trial.dataset: known_fingerprint(trial, options.root) for trial in _datasets(plan.study.trials)}
-    sweep_run.begin(plan.runs.values(), {name: text for name, text in prints.items() if text})
+    place = folders.place(options.folder(plan.study.name))
+    sweep_run.begin(plan.runs.values(), {name: text for name, text in prints.items() if text}, place)
 
 
 def _since(stamp: Path) -> float:
@@ -206,7 +209,8 @@ def _launch(
                     _begin(plan, sweep_run, options)
                 courier.start()
                 view = Progress(console, plan, courier)
-                courier.news = view.news
+                place = folders.place(options.folder(study.name))
+                courier.news = lambda: {"place": place, **view.news()}
                 tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
                 sides += [tracker, view]
                 _run(plan, options, resources, at_once, tracker, view, sweep_run, scheduler)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +37,11 @@ def held(folder: Path, name: str) -> Iterator[None]:
             (folder / ".lock").unlink()
             _remove(made)
         lock.release()
+
+
+def place(folder: Path) -> str:
+    """A sweep's folder and its machine, in few letters: who holds the folder knows that nobody else runs it there."""
+    return hashlib.sha256(f"{socket.gethostname()}:{folder.resolve()}".encode()).hexdigest()[:16]
 
 
 def check(options: RunOptions, name: str) -> None:

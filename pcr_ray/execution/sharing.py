@@ -1,6 +1,7 @@
 """Trials that another sweep of the same store runs at this moment: they are waited for, or taken over where it ends.
 
-Who has a trial is said by its run in MLflow, which is RUNNING under a sweep that gives signs of life.
+Who has a trial is said by its run in MLflow, which is RUNNING under a sweep that gives signs of life. A sweep itself is
+run from one place at a time: two of one name would write into the same runs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,40 @@ from typing import Any
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
+from pcr_ray.errors import NotNowError
 from pcr_ray.execution.plan import Plan
-from pcr_ray.text import count
+from pcr_ray.text import count, duration
+from pcr_ray.tracking.courier import NEWS_EVERY
 from pcr_ray.tracking.runs import Status, TrialRun
+from pcr_ray.tracking.store import Store
 from pcr_ray.tracking.sweep_run import SweepRun
 
 LOOK_EVERY = 3.0  # seconds
+PATIENCE = 3 * NEWS_EVERY  # seconds without a new sign of life after which a driver elsewhere is held for dead
+
+
+def alone(name: str, store: Store, place: str) -> None:
+    """Refuses where the sweep of this name is driven from another place at this moment.
+
+    A sign of life is one that changes while it is looked at: clocks of two machines need not agree.
+    """
+    first = store.sweep(name)
+    if first is None or first.status is not Status.RUNNING or first.progress.get("place", place) == place:
+        return
+    host = first.progress.get("host", "another machine")
+    text = f"sweep '{name}' is marked as running on {host}: looking for signs of life, up to {duration(PATIENCE)} …"
+    console.print(text, markup=False, soft_wrap=True)
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        time.sleep(LOOK_EVERY)
+        now = store.sweep(name)
+        if now is None or now.status is not Status.RUNNING:
+            return
+        if now.progress != first.progress:
+            raise NotNowError(
+                f"sweep '{name}' of this store is being run on {host}: wait for it (pcr-ray status {name} tells how it "
+                f"fares), or run it under another name (--set name=...), which shares its trials"
+            )
 
 
 def rounds(plan: Plan, sweep_run: SweepRun, tracker: Any, run: Callable[[Mapping[str, TrialConfig]], None]) -> None:

@@ -96,6 +96,7 @@ class Courier:
             for identity in self.spool.pending():
                 try:
                     self._deliver(identity)
+                    self._tell()  # also in the middle of a long round
                 except Exception as error:  # whatever the store says: try again later
                     trouble = first_line(error, 200)
                     if not self.store.reachable():

@@ -137,7 +137,7 @@ class SweepInfo:
     ended: int  # the same; 0: not yet
     leader: str
     metrics: Mapping[str, float]
-    progress: Mapping[str, Any]  # its last sign of life: time (s since 1970), host, headline, last, running
+    progress: Mapping[str, Any]  # its last sign of life: time (s since 1970), host, place, headline, last, running
 
     @classmethod
     def read(cls, run: Any) -> SweepInfo:

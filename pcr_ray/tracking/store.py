@@ -250,10 +250,10 @@ class Store:
         steps = {m.step: m.value for name in names for m in self.client.get_metric_history(run_id, name)}
         return [value for _, value in sorted(steps.items())]
 
-    def sweep_run(self, name: str) -> Any | None:
+    def sweep_run(self, name: str) -> str | None:
         """The id of a sweep's parent run."""
-        found = self._search(f"tags.`{Tag.KIND}` = 'sweep' and tags.`{Tag.SWEEP}` = '{name}'")
-        return next((run.info.run_id for run in found), None)
+        sweep = self.sweep(name)
+        return sweep.run_id if sweep else None
 
     def sweep_names(self) -> list[str]:
         return sorted(run.name for run in self.sweeps())
@@ -263,10 +263,15 @@ class Store:
         found = [SweepInfo.read(run) for run in self._search(f"tags.`{Tag.KIND}` = 'sweep'")]
         return sorted(found, key=lambda run: -run.touched)
 
+    def sweep(self, name: str) -> SweepInfo | None:
+        """What is recorded of one sweep."""
+        found = self._search(f"tags.`{Tag.KIND}` = 'sweep' and tags.`{Tag.SWEEP}` = '{name}'")
+        return next(map(SweepInfo.read, found), None)
+
     def alive(self, name: str) -> bool:
         """Whether a sweep runs at this moment, on whatever machine."""
-        runs = self._search(f"tags.`{Tag.KIND}` = 'sweep' and tags.`{Tag.SWEEP}` = '{name}'")
-        return any(SweepInfo.read(run).alive(time.time()) for run in runs)
+        sweep = self.sweep(name)
+        return sweep is not None and sweep.alive(time.time())
 
     def sweep_versions(self, name: str) -> dict[str, str]:
         """What a sweep was last run with; empty where that is not recorded."""

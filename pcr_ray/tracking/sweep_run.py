@@ -53,11 +53,13 @@ class SweepRun:
         """Whether this invocation knows its run."""
         return self._run_id is not None
 
-    def begin(self, known: Iterable[TrialRun] = (), data: Mapping[str, str] | None = None) -> None:
+    def begin(
+        self, known: Iterable[TrialRun] = (), data: Mapping[str, str] | None = None, place: str = ""
+    ) -> None:  # fmt: skip
         """This invocation runs trials: store the file and the versions that it runs with.
 
         `known` are runs that stand for trials of this sweep already; they stay what they are and become visible here.
-        `data` has the fingerprints of datasets, as far as they are known.
+        `data` has the fingerprints of datasets, as far as they are known, `place` tells where the sweep is driven from.
         """
         from mlflow.entities import Dataset, DatasetInput, RunTag
 
@@ -66,7 +68,9 @@ class SweepRun:
         tags = {Tag.COMMIT: commit() or ""} | source_tags("pcr-ray sweep")
         if Tag.NOTE not in client.get_run(self.run_id).data.tags:  # later it is the answer so far
             tags[Tag.NOTE] = _without_html(self.study.spec.description)
-        tags[Tag.PROGRESS] = json.dumps({"time": time.time(), "host": socket.gethostname(), "headline": "starting"})
+        sign = {"time": time.time(), "host": socket.gethostname(), "headline": "starting"}
+        sign |= {"place": place} if place else {}
+        tags[Tag.PROGRESS] = json.dumps(sign)
         client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items() if value])
         inputs = [DatasetInput(Dataset(name, print_, "pcr_ray", name), []) for name, print_ in (data or {}).items()]
         client.log_inputs(self.run_id, inputs)

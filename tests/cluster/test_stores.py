@@ -11,7 +11,7 @@ from pcr_ray.study.load import load
 from pcr_ray.tracking.store import Store
 from tests import databases
 from tests.servers import Server
-from tests.sweeping import children, histories, run_sweep, start_sweep, sweep_file, wait_for
+from tests.sweeping import children, histories, kill_everything, run_sweep, start_sweep, sweep_file, wait_for
 from tests.test_faults import fill, small_disk, undisturbed
 
 pytestmark = pytest.mark.cluster
@@ -107,3 +107,30 @@ def test_two_drivers_that_share_trials_run_each_of_them_once(tmp_path: Path, roo
         assert run.sweeps == wanted
     tasks = Counter((control / "attempts.txt").read_text().split("\n"))
     assert sum(tasks.values()) - 1 <= 4 * 3 + 2, "a driver finds out within a task that the trial is run elsewhere"
+
+
+def test_one_sweep_from_two_folders_is_run_by_the_first_alone(tmp_path: Path, root: Path) -> None:
+    control, uri = tmp_path / "control", f"sqlite:///{tmp_path}/mlflow.db"
+    control.mkdir()
+    (control / "slow").touch()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        sweep_file(
+            tmp_path / name, trainable="tests.faulty:Faulty", grid={"method": ["pcr"], "seed": {"range": [0, 9]}}
+        )
+    options = ["--tracking-uri", uri, "--max-concurrent", 1]
+    first = start_sweep(tmp_path / "one", root, *options, FAULTY_CONTROL=str(control))
+    wait_for((control / "attempts.txt").exists, "a first task", doer=first)
+    second = run_sweep(tmp_path / "two", root, *options, FAULTY_CONTROL=str(control))
+    assert second.returncode == 75, second.stdout + second.stderr
+    assert "sweep 'tiny' of this store is being run on" in second.stderr and "Traceback" not in second.stderr
+    assert not (tmp_path / "two" / "runs").exists()
+    kill_everything(first)  # no last words: the sweep stays marked as running
+    (control / "slow").unlink()
+    third = run_sweep(tmp_path / "two", root, *options, FAULTY_CONTROL=str(control))
+    assert third.returncode == 0, third.stdout + third.stderr
+    store = Store(uri)
+    runs = {i: store.attempts(i) for i in load(tmp_path / "two" / "tiny.yaml").trials}
+    assert len(runs) == 9 and all(len(found) == 1 and found[0].finished for found in runs.values())
+    for identity, (run,) in runs.items():
+        assert sorted(m.step for m in store.client.get_metric_history(run.run_id, "loss")) == [1, 2, 3], identity
