@@ -20,8 +20,10 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: install
 	$(BIN)/python -m pcr_ray.sweep sweeps/quickstart.yaml
 
+# Two at a time: half of it waits for servers and for Ray to start. A file's tests stay together, with what they share.
+JOBS ?= 2
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # Several nodes, a real Slurm (skipped where it is not installed), Ray jobs, S3. All of them in one go were not timed yet.
 CLUSTER_TESTS ?= tests/cluster
