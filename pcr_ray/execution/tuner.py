@@ -20,6 +20,13 @@ from pcr_ray.study.load import Study
 from pcr_ray.study.schema import Resources
 
 
+class _Uncopied(list[dict[str, Any]]):
+    """Tune copies a grid once per trial, which would be n * n cases; each trial still gets a copy of its own case."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Uncopied:
+        return self
+
+
 def run(
     study: Study,
     trials: Mapping[str, TrialConfig],
@@ -43,10 +50,10 @@ def run(
         "beside": str(study.place) if study.place else None,
     }
     # Plain validated values: Tune would evaluate some mappings of raw YAML as Python.
-    cases = [
+    cases = _Uncopied(
         {"identity": i, "code": code_of(t, spec.trainable).fingerprint, "trial": t.model_dump(), "run": settings}
         for i, t in trials.items()
-    ]
+    )
     bundle = {"CPU": resources.cpu} | ({"GPU": resources.gpu} if resources.gpu else {})
     with tempfile.TemporaryDirectory(prefix=leftovers.SCRATCH) as scratch, leftovers.marked(Path(scratch)):
         tune.Tuner(
