@@ -1,6 +1,7 @@
 """What a sweep adds to a trial that does nothing: our driver against bare Tune with actor reuse, in turns, in one run.
 
 python -m benchmarks.sweep_overhead [--trials 100] [--rounds 3] [--seconds 0]
+python -m benchmarks.sweep_overhead --memory [--trials 2000]     # the driver's memory and time, by blocks of 250
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from ray import tune
 
 from pcr_ray.execution import cluster, driver
 from pcr_ray.execution.options import RunOptions
+from pcr_ray.execution.scheduler import InOrder
 from pcr_ray.study.load import Study, load
 from pcr_ray.tracking.store import Store
 
+BLOCK = 250  # trials
 MATRIX = [[50.0], [50.0, 50.0]]
 FILE = """
 name: trivial
@@ -61,6 +64,27 @@ class Clock(tune.Callback):
     on_trial_complete = on_trial_start
 
 
+class Blocks(InOrder):
+    """When each block of trials ended, and the driver's memory then; the first entry is the first trial's end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = 0
+        self.seen: list[tuple[int, float, float]] = []
+
+    def on_trial_complete(self, *args: Any, **more: Any) -> None:
+        super().on_trial_complete(*args, **more)
+        self.ended += 1
+        if self.ended == 1 or self.ended % BLOCK == 0:
+            self.seen.append((self.ended, time.monotonic(), resident()))
+
+
+def resident() -> float:
+    """MiB of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def bare(study: Study) -> float:
     """Seconds per trial of Tune alone, from the first start to the last end."""
     clock = Clock()
@@ -78,12 +102,12 @@ def bare(study: Study) -> float:
     return (max(clock.times) - min(clock.times)) / len(cases)
 
 
-def ours(study: Study) -> tuple[float, float]:
+def ours(study: Study, scheduler: Any = None) -> tuple[float, float]:
     """The same of a sweep, by the times in its record; and with the delivery of all of it to MLflow."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(f"sqlite:///{folder}/mlflow.db")
         options = RunOptions(out=folder, tracking_uri=store.uri)
-        result = driver.execute(study, store, options)
+        result = driver.execute(study, store, options, scheduler=scheduler)
         assert result.delivered and not result.failed and not result.stopped
         delivered = time.time()
         runs = store.trials(study.trials.keys()).values()
@@ -91,17 +115,31 @@ def ours(study: Study) -> tuple[float, float]:
     return (last - first) / len(runs), (delivered - first) / len(runs)
 
 
+def memory(study: Study) -> None:
+    blocks = Blocks()
+    _, delivered = ours(study, blocks)
+    for (n, began, before), (m, ended, after) in zip(blocks.seen, blocks.seen[1:]):
+        pace = 1e3 * (ended - began) / (m - n)
+        print(f"trials {n} to {m}: {pace:.1f} ms per trial, memory {before:.0f} to {after:.0f} MiB")
+    print(f"all delivered: {1e3 * delivered:.0f} ms per trial, memory {resident():.0f} MiB")
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    p.add_argument("--trials", type=int, default=100)
+    p.add_argument("--trials", type=int, help="default: 100, with --memory 2000")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--seconds", type=float, default=0.0, help="that a trial takes (default: none)")
+    p.add_argument("--memory", action="store_true", help="the driver's memory and time over one sweep instead")
     given = p.parse_args()
+    given.trials = given.trials or (2000 if given.memory else 100)
     os.environ["TRIVIAL_SECONDS"] = str(given.seconds)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trivial.yaml"
         file.write_text(FILE.format(trials=given.trials))
         study = load(file)
+    if given.memory:
+        memory(study)
+        return
     rows = []
     for _ in range(given.rounds):
         alone, (run, delivered) = bare(study), ours(study)

@@ -115,7 +115,7 @@ def test_children_hang_under_one_parent_with_params_and_artifacts(undisturbed) -
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert run.data.params["buffer"] == "20" and run.data.params["dataset"] == "digits"
         files = {a.path for a in client.list_artifacts(run.info.run_id)}
-        assert {"accuracy_matrix.csv", "accuracy_matrix.png", "config.json"} <= files
+        assert {"accuracy_matrix.csv", "accuracy_matrix.svg", "config.json"} <= files
         assert run.data.metrics["final_accuracy"] == run.data.metrics["average_accuracy"]
         assert len(client.get_metric_history(run.info.run_id, "ncm/average_accuracy")) == 3
 

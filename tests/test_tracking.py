@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +21,12 @@ from pcr_ray.study import load as study_files
 from pcr_ray.study.load import Study
 from pcr_ray.study.resolve import resolve
 from pcr_ray.text import redact
+from pcr_ray.tracking import courier as courier_module
 from pcr_ray.tracking.courier import Courier
-from pcr_ray.tracking.runs import Status
+from pcr_ray.tracking.runs import TRIAL_INPUT, Status, read_param
 from pcr_ray.tracking.spool import Spool
 from pcr_ray.tracking.store import Store, tracking_uri
+from pcr_ray.tracking.sweep_run import SweepRun
 from tests.recorded import code, deliver
 
 CONTENT: dict[str, Any] = {
@@ -346,3 +349,57 @@ def test_a_trial_that_waits_for_its_delivery_is_not_run_again(store: Store, stud
     waiting = set(list(study.trials)[:2])
     plan = make_plan(study, store, tmp_path, spooled=waiting, rerun="all")
     assert plan.done == waiting and plan.again == study.trials.keys() - waiting
+
+
+def test_a_crash_between_a_new_run_and_its_parameters_leaves_nothing_out(
+    store: Store, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was just made is spared requests; one that is found again is not."""
+    identity = next(iter(study.trials))
+    spool, parent = Spool(tmp_path / "spool"), SweepRun(store, study)
+    courier = Courier(spool, store, study.name, lambda: parent.run_id)
+    flat = study.trials[identity].flat()
+    spool.append(identity, "start", name="one", params=flat, code=code(study.trials[identity]), data="0a")
+    with monkeypatch.context() as broken:
+        broken.setattr(courier, "_begin", lambda *_: 1 / 0)
+        assert not courier.deliver_all()
+    assert courier.deliver_all()
+    (found,) = all_runs(store)
+    assert {k: read_param(v) for k, v in found.data.params.items()} == flat
+    assert [(i.dataset.name, i.dataset.digest) for i in found.inputs.dataset_inputs] == [
+        ("digits", "0a"), (TRIAL_INPUT, identity)
+    ]  # fmt: skip
+    assert found.info.status == "RUNNING" and found.data.tags["pcr_ray.sweep.study"] == "yes"
+
+
+def test_delivery_gives_way_while_events_come_and_only_then(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock of its own: an event whenever one is waited for, for a while, or none."""
+    courier = Courier(Spool(tmp_path / "spool"), store, "study", lambda: "")
+    now, last = 100.0, 0.0  # the last event comes at `last`
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if now <= last:
+            courier.wake()
+
+    def rest(worked: float) -> float:
+        before = now
+        courier._give_way(worked)
+        return now - before
+
+    monkeypatch.setattr(courier_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(courier._stop, "wait", wait)
+    assert rest(0.02) == 0.0, "no event yet"
+    courier.wake()
+    last = 1000.0
+    assert rest(0.02) == pytest.approx(0.18), "nine times the work"
+    assert rest(1.0) == pytest.approx(0.5), "not for long"
+    last = now + 2 * courier_module.BUSY
+    assert 0.2 <= rest(1.0) < 0.4, "until Tune is quiet"
+    last = 1000.0
+    courier.wake()
+    courier._stop.set()
+    assert rest(1.0) == 0.0, "at the end all is delivered"

@@ -26,6 +26,10 @@ from pcr_ray.tracking.store import Store
 
 PATIENCE = (1.0, 30.0)  # seconds between attempts while the store is away: first, longest
 NEWS_EVERY = 15.0  # seconds between signs of life of a running sweep
+# Tune's loop and this thread share Python's lock. While events come closer to each other than this, delivery takes a
+# tenth of the time: it would catch up only after the last trial anyway, and Tune was a third as fast beside it.
+BUSY = 0.1  # seconds
+REST = (9.0, 0.5)  # times the CPU time of a delivery, at most seconds
 LOOK_AGAIN = (1.0, 4.0)  # seconds until a trial of another sweep is looked at again; random: two may give way at once
 NOTHING_YET: dict[str, Any] = {"delivered": 0, "run": None, "steps": []}
 
@@ -40,6 +44,7 @@ class Courier:
         self.news: Callable[[], dict[str, Any]] | None = None  # how the sweep fares, for whoever looks from outside
         self.elsewhere: dict[str, float] = {}  # trials that others run or have finished -> when to look again
         self._told = -NEWS_EVERY
+        self._event = -BUSY  # when the last one came (monotonic)
         self._wake, self._stop = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -49,6 +54,8 @@ class Courier:
         self._thread.start()
 
     def wake(self) -> None:
+        """There is an event."""
+        self._event = time.monotonic()
         self._wake.set()
 
     def close(self, timeout: float) -> bool:
@@ -80,6 +87,12 @@ class Courier:
                 self._stop.wait(wait)
                 wait = min(2 * wait, PATIENCE[1])
 
+    def _give_way(self, worked: float) -> None:
+        """After so many seconds of CPU, while Tune's loop is busy."""
+        until = time.monotonic() + min(REST[0] * worked, REST[1])
+        while (now := time.monotonic()) < until and now - self._event < BUSY and not self._stop.is_set():
+            self._stop.wait(min(until - now, BUSY))
+
     def _tell(self) -> None:
         if self.news is None or time.monotonic() - self._told < NEWS_EVERY:
             return
@@ -94,6 +107,7 @@ class Courier:
         self.spool.flush()
         with self._lock:
             for identity in self.spool.pending():
+                began = time.thread_time()
                 try:
                     self._deliver(identity)
                     self._tell()  # also in the middle of a long round
@@ -103,6 +117,8 @@ class Courier:
                         break
                     # This trial alone: its run may be gone or belong to another store. Begin anew with it next time.
                     self.spool.save_state(identity, dict(NOTHING_YET))
+                self._tell()
+                self._give_way(time.thread_time() - began)
             self.trouble = trouble
         return trouble is None
 
@@ -114,6 +130,7 @@ class Courier:
         fresh, events = events[max(first, state["delivered"]) :], events[first:]
         if not fresh:
             return
+        new = False
         if state["run"] is None:
             if time.monotonic() < self.elsewhere.get(identity, 0.0):
                 return
@@ -122,11 +139,12 @@ class Courier:
                 self.elsewhere[identity] = time.monotonic() + random.uniform(*LOOK_AGAIN)  # nosec B311
                 return
             self.elsewhere.pop(identity, None)
+            new = claimed.pop("new", False)
             state |= {"store": self.place, "code": _code(begun)} | claimed
             self.spool.save_state(identity, state)
         run = state["run"]
         for start in [e for e in fresh if e["event"] == START][-1:]:
-            self._begin(run, identity, start)
+            self._begin(run, identity, start, new)
         self._send_metrics(run, [e for e in fresh if e["event"] == TASK], state)
         if fresh[-1]["event"] == END:
             self._finish(run, fresh[-1], events, state)
@@ -184,10 +202,10 @@ class Courier:
         created = self.store.client.create_run(
             self.store.experiment, start_time=start["time"], tags=tags, run_name=start.get("name", identity)
         )
-        return {"run": created.info.run_id, "steps": []}
+        return {"run": created.info.run_id, "steps": [], "new": True}
 
-    def _begin(self, run: str, identity: str, start: dict[str, Any]) -> None:
-        """Logging the same again is allowed, so a crash in between leaves nothing out."""
+    def _begin(self, run: str, identity: str, start: dict[str, Any], new: bool) -> None:
+        """Logging the same again is allowed, so a crash in between leaves nothing out. New runs have their tags."""
         from mlflow.entities import Param, RunTag
 
         if start.get("data"):  # before the other: the UI shows the first
@@ -195,13 +213,14 @@ class Courier:
         self._input(run, TRIAL_INPUT, identity)
 
         # MLflow refuses other values, and the same trial may be labelled otherwise in another sweep: the first stays.
-        known = self.store.client.get_run(run).data.params
+        known = {} if new else self.store.client.get_run(run).data.params
         params = [Param(k, param_text(v)) for k, v in start["params"].items() if k not in known]
-        tags = code_tags(start.get("code")) | {f"{Tag.IN_SWEEP}{self.sweep}": "yes"}
-        self.store.client.log_batch(run, tags=[RunTag(k, v) for k, v in tags.items()])
         for i in range(0, len(params), 100):
             self.store.client.log_batch(run, params=params[i : i + 100])
-        self.store.client.update_run(run, status=Status.RUNNING)
+        if not new:
+            tags = code_tags(start.get("code")) | {f"{Tag.IN_SWEEP}{self.sweep}": "yes"}
+            self.store.client.log_batch(run, tags=[RunTag(k, v) for k, v in tags.items()])
+            self.store.client.update_run(run, status=Status.RUNNING)
 
     def _input(self, run: str, name: str, digest: str) -> None:
         from mlflow.entities import Dataset, DatasetInput
@@ -235,7 +254,8 @@ class Courier:
             if results:
                 trial_files.log(client, run, results)
                 tags[Tag.DATA] = results["data_fingerprint"]
-                self._input(run, results["config"]["dataset"], results["data_fingerprint"])
+                if _attempt(events)[1].get("data") != results["data_fingerprint"]:  # else it was said at the start
+                    self._input(run, results["config"]["dataset"], results["data_fingerprint"])
                 if gradients := results.get("proxy_gradients"):
                     tags[Tag.PROXIES] = json.dumps({"last_task": [round(g, 6) for g in gradients[-1]]})
             tags[Tag.CURVES] = _curves(events)

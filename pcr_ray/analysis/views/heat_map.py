@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from statistics import fmean
+from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from pcr_ray.analysis.results import Answer, Cell, label, scale
@@ -11,7 +13,7 @@ from pcr_ray.analysis.style import WIDE, grid_of
 from pcr_ray.analysis.views._plot import Plot
 from pcr_ray.metrics import Matrix
 from pcr_ray.study.cells import Panel, x_field
-from pcr_ray.tracking.trial_files import draw_matrix
+from pcr_ray.tracking.trial_files import READABLE
 
 COLUMNS = 3
 
@@ -47,3 +49,18 @@ def draw(matrices: dict[str, Matrix], width: float = WIDE) -> Figure:
         axes.set_title(name, fontsize=8)
     figure.colorbar(image, ax=grid, shrink=0.7)
     return figure
+
+
+def draw_matrix(axes: Any, matrix: Matrix) -> Any:
+    """Accuracies as colours and numbers, one row per task learned."""
+    values = np.full((len(matrix), len(matrix)), np.nan)
+    for i, row in enumerate(matrix):
+        values[i, : len(row)] = row
+    image = axes.imshow(values, vmin=0, vmax=100, cmap="viridis")
+    for i, row in enumerate(matrix if len(matrix) <= READABLE else []):
+        for j, a in enumerate(row):
+            axes.text(j, i, f"{a:.0f}", ha="center", va="center", color="white" if a < 60 else "black", fontsize=7)
+    ticks = range(0, len(matrix), -(-len(matrix) // READABLE))
+    axes.set_xticks(ticks, [str(i + 1) for i in ticks], fontsize=8)
+    axes.set_yticks(ticks, [str(i + 1) for i in ticks], fontsize=8)
+    return image

@@ -1,0 +1,66 @@
+"""What Tune makes of the trials that it is handed, with Tune's own code and no Ray running."""
+
+from __future__ import annotations
+
+import copy
+from collections import UserDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune.impl.placeholder import create_resolvers_map, inject_placeholders, resolve_placeholders
+from ray.tune.search.variant_generator import generate_variants
+
+from pcr_ray.execution import tuner
+from pcr_ray.execution.options import RunOptions
+from pcr_ray.study import load as study_files
+from pcr_ray.study.schema import Resources
+
+TRIALS = 50
+
+
+def expanded(space: dict[str, Any]) -> list[Any]:
+    """As `tune.run` does: references put aside, one variant per case, references put back."""
+    aside = create_resolvers_map()
+    injected = inject_placeholders(space, aside)
+    configs = [spec["config"] for _, spec in generate_variants({"run": "any", "config": injected})]
+    for config in configs:
+        resolve_placeholders(config, aside)
+    return [config["case"] for config in configs]
+
+
+class Taken:
+    """Tune's place: takes the grid, runs nothing."""
+
+    space: dict[str, Any]
+
+    def __init__(self, trainable: Any, *, param_space: dict[str, Any], **settings: Any) -> None:
+        Taken.space = param_space
+
+    def fit(self) -> None:
+        pass
+
+
+def test_each_case_reaches_its_trial_in_order_and_is_not_copied_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = {"method": ["er"], "seed": {"range": [0, TRIALS]}}
+    study = study_files.parse({"name": "study", "fixed": {"dataset": "digits"}, "grid": grid}, "a file")
+    monkeypatch.setattr(tune, "Tuner", Taken)
+    callback = type("Callback", (tune.Callback,), {"over": lambda self, trial_id, result: True})()
+    tuner.run(study, study.trials, RunOptions(out=tmp_path), Resources(cpu=1), callback)
+    copied, copies = 0, copy.deepcopy
+
+    def counting(value: Any, *memo: Any) -> Any:
+        nonlocal copied
+        copied += isinstance(value, dict | UserDict) and "identity" in value
+        return copies(value, *memo)
+
+    monkeypatch.setattr(copy, "deepcopy", counting)
+    monkeypatch.setitem(copy._deepcopy_dispatch, list, lambda x, memo: [counting(v, memo) for v in x])  # type: ignore[attr-defined]
+    cases = expanded(Taken.space)
+    assert [(case["identity"], case["trial"]) for case in cases] == [
+        (identity, trial.model_dump()) for identity, trial in study.trials.items()
+    ]
+    assert copied <= TRIALS, "a grid of dicts is copied once per trial"
