@@ -199,3 +199,16 @@ def test_an_ended_sweep_and_one_that_never_was_hold_nobody_up(sides: tuple[Side,
     sharing.alone("one", one.store, "here")
     sharing.alone("never", one.store, "here")
     assert time.monotonic() - began < 1.0
+
+
+def test_a_sign_of_life_stays_readable_with_a_thousand_trials_at_once(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+    one.courier.news = lambda: {"host": "here", "place": "there", "running": ["0123456789abcdef"] * 1000}
+    assert one.courier.deliver_all()
+    one.courier._tell()
+    sweep = one.store.sweep("one")
+    assert sweep and (sweep.progress["host"], sweep.progress["place"], sweep.progress["running"]) == (
+        "here",
+        "there",
+        [],
+    )

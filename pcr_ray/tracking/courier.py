@@ -98,8 +98,11 @@ class Courier:
             return
         self._told = time.monotonic()
         with contextlib.suppress(Exception):  # the next one will do
-            text = json.dumps({"time": time.time(), **self.news()})
-            self.store.client.set_tag(self.parent(), Tag.PROGRESS, text[:TAG_LIMIT])
+            sign = {"time": time.time(), **self.news()}
+            text = json.dumps(sign)
+            if len(text) > TAG_LIMIT:  # hundreds of trials at once: which ones matters less than that they run
+                text = json.dumps(sign | {"running": []})
+            self.store.client.set_tag(self.parent(), Tag.PROGRESS, text)
 
     def deliver_all(self) -> bool:
         """One round over all trials; False if something could not be delivered yet."""
@@ -110,14 +113,13 @@ class Courier:
                 began = time.thread_time()
                 try:
                     self._deliver(identity)
-                    self._tell()  # also in the middle of a long round
                 except Exception as error:  # whatever the store says: try again later
                     trouble = first_line(error, 200)
                     if not self.store.reachable():
                         break
                     # This trial alone: its run may be gone or belong to another store. Begin anew with it next time.
                     self.spool.save_state(identity, dict(NOTHING_YET))
-                self._tell()
+                self._tell()  # also in the middle of a long round
                 self._give_way(time.thread_time() - began)
             self.trouble = trouble
         return trouble is None
