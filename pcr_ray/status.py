@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
+from pcr_ray.execution.board import LEGEND, Board, bar_of
 from pcr_ray.text import count, duration, redact
 from pcr_ray.tracking.runs import Status, SweepInfo, TrialRun
 
@@ -37,18 +37,19 @@ def main(argv: Sequence[str]) -> int:
             raise InputError(f"no sweep was run with {redact(store.uri)} yet")
         study = api.find(options.sweep or sweeps[0].name, store)
         runs = store.trials(study.trials.keys())
-    from pcr_ray.execution.board import LEGEND, Board
-
     sweep = next((s for s in sweeps if s.name == study.name), None)
     board = Board(study)
     for identity, trial in runs.items():
         if trial.finished:
             board.add(identity, trial.metrics)
+        elif trial.status is Status.FAILED:
+            board.fail(identity)
     alive = sweep is not None and sweep.alive(time.time())
     board.run(sweep.progress.get("running", []) if sweep and alive else [])
     console.print(f"[bold]{study.name}[/]: {_state(sweep)}", soft_wrap=True)
     _counts(len(study.trials), runs)
-    console.print(board.table())
+    for table in board.tables(console.width):
+        console.print(table)
     console.print(LEGEND, style="dim")
     _failures({study.describe(i): run for i, run in runs.items() if run.status is Status.FAILED})
     return 0
@@ -75,10 +76,8 @@ def _state(sweep: SweepInfo | None) -> str:
 def _counts(total: int, runs: dict[str, TrialRun]) -> None:
     done = sum(run.finished for run in runs.values())
     failed = sum(run.status is Status.FAILED for run in runs.values())
-    line = Table.grid(padding=(0, 1))
-    text = f"{done} of {count(total, 'trial')} done, {failed} failed, {total - done - failed} left"
-    line.add_row(ProgressBar(total=max(1, total), completed=done, width=24), text)
-    console.print(line)
+    console.print(bar_of(done, total, console.width))
+    console.print(f"{done} of {count(total, 'trial')} done, {failed} failed, {total - done - failed} left")
 
 
 def _failures(failed: dict[str, TrialRun]) -> None:
