@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pcr_ray.methods import METHODS
-from pcr_ray.metrics import CLASSIFIERS, METRICS, NCM
-from pcr_ray.study.cells import ANY, Key, Panel, cell_key, shown_classifiers, x_field
+from pcr_ray.metrics import CLASSIFIERS, METRICS
+from pcr_ray.study.cells import ANY, Key, Panel, cell_key, expected_classifiers, x_field
 from pcr_ray.study.load import Study
 
 LEGEND = "2/3: seeds done, ▸ running; means over the seeds that the whole column has, (in brackets) where there is none"
@@ -48,9 +48,7 @@ class Board:
         self.cells: dict[Key, Cell] = {}
         self._of: dict[str, list[tuple[Key, str]]] = {}  # trial -> its cells, and its metric in each
         for identity, trial in [*study.trials.items(), *study.others]:
-            for name in shown_classifiers(study.spec.report, trial, self.metric.name):
-                if name == NCM.name and not METHODS.get(trial.method).uses_memory:
-                    continue  # without a memory there are no class means: it would stay empty
+            for name in expected_classifiers(study.spec.report, trial, self.metric.name):
                 key = cell_key(study, trial, name)
                 metric = CLASSIFIERS[name].metric(self.metric.name) if self.metric.per_classifier else self.metric.name
                 self.cells.setdefault(key, Cell()).trials.add(identity)
