@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -19,11 +18,11 @@ from pcr_ray.errors import InputError
 from pcr_ray.study.cells import Panel
 from pcr_ray.study.load import Study
 from pcr_ray.study.search import describe
-from pcr_ray.text import count
+from pcr_ray.text import count, grouped
 from pcr_ray.tracking.sweep_run import FIGURES
 
 SEARCH = "search.csv"
-RETRY = "The sweep's command with --rerun failed tries them again"
+RETRY = "To try failed trials again, add --rerun failed to the sweep's command"
 LISTED = 50  # missing trials by name
 PAIRED = (
     "Differences, paired by seed (all methods see the same stream for the same seed), with their 95 % interval; bold "
@@ -178,27 +177,12 @@ def _trials(answer: Answer) -> list[Block]:
     }
     blocks: list[Block] = []
     for title, trials in lists.items():
-        texts = _alike(study, trials)
+        texts = grouped({study.describe(identity): reason for identity, reason in trials.items()})
         more = [f"… and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
         blocks += [Heading(title), Items(texts[:LISTED] + more)] if texts else []
         if trials is answer.failed and texts:
             blocks.append(Paragraph(f"{RETRY}."))
     return blocks
-
-
-def _alike(study: Study, trials: Mapping[str, str]) -> list[str]:
-    """Trials with the same reason stand together."""
-    alike: dict[str, list[str]] = {}
-    for identity, reason in trials.items():
-        alike.setdefault(reason, []).append(study.describe(identity))
-    return [text for reason, names in alike.items() for text in (_together(reason, names) if reason else names)]
-
-
-def _together(reason: str, names: list[str], shown: int = 5) -> list[str]:
-    if len(names) == 1:
-        return [f"{names[0]}: {reason}"]
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return [f"{len(names)} trials, {', '.join(names[:shown])}{more}: {reason}"]
 
 
 def _reproduce(answer: Answer) -> list[Block]:
@@ -252,5 +236,5 @@ def show(answer: Answer, console: Console) -> None:
         ):
             if note:
                 console.print(note, markup=False, soft_wrap=True)
-    for text in _alike(answer.study, answer.failed):
+    for text in grouped({answer.study.describe(i): reason for i, reason in answer.failed.items()}):
         console.print(f"failed: {text}", markup=False, soft_wrap=True)

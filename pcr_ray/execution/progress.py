@@ -101,7 +101,7 @@ class Progress:
         if self.is_stopping:
             return
         self.is_stopping = True
-        text = "stopping, saving … (each trial continues from its last finished task; Ctrl-C again does not wait)"
+        text = "stopping, saving … (each trial will continue from its last finished task; Ctrl-C again quits at once)"
         self.console.print(text, soft_wrap=True)
 
     def _note(self, text: str) -> None:
@@ -147,8 +147,6 @@ class Progress:
         lines = [Text(self.headline()), Text(f"last: {self.last} ({duration(time.monotonic() - self.last_at)} ago)")]
         if self.failed:
             lines.append(Text(f"{self.failed} failed: {RETRY}"))
-        if self.is_stopping:
-            lines.append(Text("stopping, saving …", style="bold"))
         # What is longer than the terminal is cut off below: the table, never what happens.
         room = self.console.height - len(lines) - 5
         return Group(bar, *lines, *self.board.tables(self.console.width, room), Text(LEGEND, style="dim"))
