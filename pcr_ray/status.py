@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
         elif trial.status is Status.FAILED:
             board.fail(identity)
     alive = sweep is not None and sweep.alive(time.time())
-    board.run(sweep.progress.get("running", []) if sweep and alive else [])
+    running = sweep.progress.get("running", []) if sweep and alive else []
+    board.run(i for i in running if i not in runs or not runs[i].finished)
     console.print(f"[bold]{study.name}[/]: {_state(sweep)}", soft_wrap=True)
     _counts(len(study.trials), runs)
     for table in board.tables(console.width):
@@ -107,7 +108,8 @@ def sweeps(argv: Sequence[str]) -> int:
     for name in ("sweep", "state", "done", "failed", "best"):
         table.add_column(name, justify="right" if name in ("done", "failed") else "left")
     for sweep in found:
-        numbers = [sweep.metrics.get(key) for key in ("trials_done", "trials", "trials_failed")]
+        told = sweep.progress if sweep.alive(time.time()) else {}  # its metrics are those of its last end
+        numbers = [told.get(key, sweep.metrics.get(key)) for key in ("trials_done", "trials", "trials_failed")]
         done, total, failed = ("?" if n is None else f"{n:.0f}" for n in numbers)
         table.add_row(sweep.name, _short(sweep), f"{done}/{total}", failed, sweep.leader)
     console.print(table)

@@ -118,7 +118,7 @@ def test_a_broken_link_among_the_images_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist_is_named_with_the_data_root(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no image folder") as raised:
+    with pytest.raises(DataError, match="does not exist") as raised:
         prepare(folder_config("mine"), tmp_path)
     assert str(tmp_path / "mine") in str(raised.value) and "--data-root" in str(raised.value)
 
@@ -143,7 +143,7 @@ def test_what_is_missing_in_a_folder_is_said(missing: str, message: str, tmp_pat
 def test_a_folder_is_looked_for_beside_the_sweep_file_then_below_the_data_root(tmp_path: Path) -> None:
     root, beside = tmp_path / "root", tmp_path / "study"
     here, there = random_splits(["a", "b"], 16, seed=1), random_splits(["a", "b"], 16, seed=2)
-    with pytest.raises(DataError, match="there is no image folder") as raised:
+    with pytest.raises(DataError, match="does not exist") as raised:
         prepare(folder_config("mine"), root, beside)
     assert f"{beside / 'mine'} or {root / 'mine'}" in str(raised.value)
     write_folder(root / "mine", there)

@@ -168,6 +168,10 @@ def test_list_shows_the_sweeps_of_a_store(record: tuple[Store, Study], capsys: p
     SweepRun(store, study_of(name="second")).close("FINISHED")
     said = ask(capsys, "list", "--tracking-uri", store.uri)
     assert re.search(r"second .*finished", said) and re.search(r"study .*running", said)
+    news = {"trials": 12, "trials_done": 8, "trials_failed": 2, "headline": "", "host": ""}
+    store.client.set_tag(store.sweep_run("study"), Tag.PROGRESS, json.dumps({"time": time.time(), **news}))
+    said = ask(capsys, "list", "--tracking-uri", store.uri)
+    assert re.search(r"study .*running.* 8/12 .* 2 ", said), said
 
 
 def test_a_sweep_marks_trials_that_another_ran_as_its_own_too(record: tuple[Store, Study]) -> None:

@@ -151,7 +151,7 @@ def _source_folder(dataset: Dataset, config: TrialConfig, root: Path, beside: Pa
         found = next((place for place in places if place.is_dir()), None)
         if found is None:
             raise DataError(
-                f"there is no image folder {' or '.join(map(str, places))}: set 'folder' to an absolute path, or to "
+                f"image folder {' or '.join(map(str, places))} does not exist: set 'folder' to an absolute path, or to "
                 f"one beside the sweep file or below the data root ({root}), which --data-root or PCR_RAY_DATA moves"
             )
         return found

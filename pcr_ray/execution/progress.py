@@ -129,6 +129,9 @@ class Progress:
         return {
             "host": socket.gethostname(),
             "headline": self.headline(),
+            "trials": self.total,
+            "trials_done": self.done,
+            "trials_failed": self.failed,
             "last": self.last,
             "running": list(self.running),
         }
