@@ -126,6 +126,7 @@ def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Re
         return
     from pcr_ray.analysis import document  # pandas, scipy and matplotlib: what needs no new report does without
 
+    console.print("writing the report …")
     try:
         found = answer(study, store)
         document.write(found, folder)

@@ -18,7 +18,7 @@ from pathlib import Path
 from pcr_ray import plugins
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
-from pcr_ray.text import first_line, redact
+from pcr_ray.text import count, first_line, redact
 from pcr_ray.tracking.store import Store, tracking_uri
 
 OURS = str(Path(__file__).parent)
@@ -75,6 +75,8 @@ def promises(named: Sequence[str], given_root: str | None) -> int:
             checks, root = (METHOD_CHECKS, Path(scratch)) if kind == "method" else (DATASET_CHECKS, None)
             for title, check in checks.items():
                 broken += not _kept(f"{kind} {name}", title, partial(check, name, root or data_root(given_root)))
+    total = sum(len(METHOD_CHECKS if kind == "method" else DATASET_CHECKS) for kind, _ in found)
+    console.print(f"{broken} of {count(total, 'check')} failed")
     return 1 if broken else 0
 
 

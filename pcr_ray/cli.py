@@ -14,9 +14,9 @@ from pcr_ray.text import did_you_mean
 COMMANDS = {
     "sweep": ("pcr_ray.sweep:main", "run a sweep file on Ray, recorded in MLflow"),
     "submit": ("pcr_ray.submit:main", "run a sweep elsewhere: Slurm, a Ray cluster, Kubernetes"),
-    "job": ("pcr_ray.submit:job", "status, logs and cancel of what was submitted"),
+    "job": ("pcr_ray.submit:job", "status or logs of what was submitted, or cancel it"),
     "report": ("pcr_ray.report:main", "write a sweep's tables and figures from MLflow"),
-    "status": ("pcr_ray.status:main", "how a running or ended sweep fares"),
+    "status": ("pcr_ray.status:main", "show how far a running or ended sweep is, and what failed"),
     "list": ("pcr_ray.status:sweeps", "list the sweeps of a store"),
     "ui": ("pcr_ray.ui:main", "open the MLflow UI of the same store on 127.0.0.1"),
     "train": ("pcr_ray.train:main", "run one trial, without Ray or MLflow"),

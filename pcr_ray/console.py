@@ -7,6 +7,7 @@ import difflib
 import errno
 import io
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -17,8 +18,29 @@ from rich.markup import escape
 from pcr_ray.errors import InputError, PcrRayError
 from pcr_ray.text import first_line, is_plain, redact
 
-console = Console(highlight=False)
-stderr = Console(stderr=True, highlight=False)
+
+class Screen(Console):
+    """Long lines stay whole in a pipe. A terminal gets them broken between words, never inside a path or a link."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+        if soft_wrap and self.is_terminal:
+            objects = tuple(_broken(thing, self.width) if isinstance(thing, str) else thing for thing in objects)
+        super().print(*objects, soft_wrap=soft_wrap, **how)
+
+
+def _broken(text: str, width: int) -> str:
+    lines = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False,
+            expand_tabs=False, replace_whitespace=False,
+        ) or [""]  # fmt: skip
+    return "\n".join(lines)
+
+
+console = Screen(highlight=False)
+stderr = Screen(stderr=True, highlight=False)
 
 INTERRUPTED = 130
 IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # names, not circumstances

@@ -40,6 +40,7 @@ def methods(argv: Sequence[str]) -> int:
     for method in METHODS:
         table.add_row(method.name, method.title, method.idea, _classifier(method), _parameters(method))
     console.print(table)
+    console.print("`pcr-ray methods NAME` describes one: its formula, its parameters, how it differs from the paper")
     return 0
 
 
@@ -135,6 +136,7 @@ def presets(argv: Sequence[str]) -> int:
     for name, found in PRESETS.items():
         table.add_row(name, _speaks_of(found), found.summary, found.source)
     console.print(table)
+    console.print("`pcr-ray presets NAME` shows the fields that one sets")
     return 0
 
 
@@ -205,7 +207,7 @@ def datasets(argv: Sequence[str]) -> int:
     )  # fmt: skip
     plugins.add_argument(p)
     plugins.load(p.parse_args(argv).plugins)
-    from pcr_ray.datasets import DATASETS
+    from pcr_ray.datasets import DATASETS, data_root
 
     table = Table()
     for column in ("name", "title", "classes", "tasks", "image size"):
@@ -216,4 +218,9 @@ def datasets(argv: Sequence[str]) -> int:
     console.print(table)
     for dataset in DATASETS:
         console.print(f"{dataset.name}: {dataset.how_to_get}", markup=False, soft_wrap=True)
+    console.print(
+        f"The data root is {data_root(None)}; --data-root or PCR_RAY_DATA moves it.\n"
+        "`pcr-ray datasets fetch NAME` downloads one beforehand, for machines without internet.",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
     return 0

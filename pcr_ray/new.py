@@ -34,11 +34,14 @@ def main(argv: Sequence[str]) -> int:
     if importlib.util.find_spec(module) and not file.exists():
         raise InputError(f"{file}: Python has a module '{module}' already; choose another name, or --out another file")
     _write(file, text_of(given.kind, name))
-    use = f"pcr-ray train --plugins {file} --{given.kind} {name}"
-    console.print(
-        f"written to {file}\n  pcr-ray check {file}    does it keep the contract?\n  {use}\n"
-        f"  plugins: [{file}]    in a sweep file beside it", soft_wrap=True, markup=False,
-    )  # fmt: skip
+    uses = {
+        f"pcr-ray check {file}": f"whether it does all that a {given.kind} must",
+        f"pcr-ray train --plugins {file} --{given.kind} {name}": "one trial with it",
+        f"plugins: [{file}]": "this line in a sweep file beside it makes it known there",
+    }
+    wide = max(map(len, uses))
+    lines = [f"  {use:{wide}}  # {what}" for use, what in uses.items()]
+    console.print("\n".join([f"{file} is written and works as it is:", *lines]), soft_wrap=True, markup=False)
     return 0
 
 

@@ -25,6 +25,8 @@ def main(argv: Sequence[str]) -> int:
     answer = api.answer(options.sweep, api.existing_store(options.tracking_uri), options.set)
     folder = document.write(answer, options.out / answer.study.name)
     document.show(answer, console)
+    if answer.failed:
+        console.print(document.RETRY)
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False)
     return 0
 

@@ -1,4 +1,4 @@
-"""How sweeps fare, from any machine that reaches the store: pcr-ray status [NAME], pcr-ray list"""
+"""How far sweeps are, from any machine that reaches the store: pcr-ray status [NAME], pcr-ray list"""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
-from pcr_ray.text import count, duration, redact
+from pcr_ray.execution.board import LEGEND, Board, bar_of
+from pcr_ray.text import count, duration, grouped, redact
 from pcr_ray.tracking.runs import Status, SweepInfo, TrialRun
 
-FAILURES = 10  # that are shown with their reasons
+FAILURES = 10  # reasons that are shown
 
 
 def _options(argv: Sequence[str], name: str, description: str, sweep: bool) -> argparse.Namespace:
@@ -27,7 +27,7 @@ def _options(argv: Sequence[str], name: str, description: str, sweep: bool) -> a
 
 
 def main(argv: Sequence[str]) -> int:
-    options = _options(argv, "status", "How a running or ended sweep fares.", True)
+    options = _options(argv, "status", "Show how far a running or ended sweep is, and what failed.", True)
     from pcr_ray import api
 
     store = api.existing_store(options.tracking_uri)
@@ -37,18 +37,20 @@ def main(argv: Sequence[str]) -> int:
             raise InputError(f"no sweep was run with {redact(store.uri)} yet")
         study = api.find(options.sweep or sweeps[0].name, store)
         runs = store.trials(study.trials.keys())
-    from pcr_ray.execution.board import LEGEND, Board
-
     sweep = next((s for s in sweeps if s.name == study.name), None)
     board = Board(study)
     for identity, trial in runs.items():
         if trial.finished:
             board.add(identity, trial.metrics)
+        elif trial.status is Status.FAILED:
+            board.fail(identity)
     alive = sweep is not None and sweep.alive(time.time())
-    board.run(sweep.progress.get("running", []) if sweep and alive else [])
+    running = sweep.progress.get("running", []) if sweep and alive else []
+    board.run(i for i in running if i not in runs or not runs[i].finished)
     console.print(f"[bold]{study.name}[/]: {_state(sweep)}", soft_wrap=True)
     _counts(len(study.trials), runs)
-    console.print(board.table())
+    for table in board.tables(console.width):
+        console.print(table)
     console.print(LEGEND, style="dim")
     _failures({study.describe(i): run for i, run in runs.items() if run.status is Status.FAILED})
     return 0
@@ -61,8 +63,9 @@ def _state(sweep: SweepInfo | None) -> str:
         return "not run yet"
     ago = f"{duration(now - sweep.touched / 1000)} ago"
     if sweep.status is not Status.RUNNING:
-        words = {Status.FINISHED: "finished", Status.FAILED: "ended with failed trials"}
-        return f"{words.get(sweep.status, 'stopped before its end')} {ago}"
+        words = {Status.FINISHED: "finished {}", Status.FAILED: "ended {}, some trials failed"}
+        stopped = "stopped {} before all trials were done; run the same command again to continue"
+        return words.get(sweep.status, stopped).format(ago)
     if not sweep.alive(now):
         return f"no sign of life since {ago}: its process may have been killed; run the same command again to continue"
     told = sweep.progress
@@ -75,19 +78,19 @@ def _state(sweep: SweepInfo | None) -> str:
 def _counts(total: int, runs: dict[str, TrialRun]) -> None:
     done = sum(run.finished for run in runs.values())
     failed = sum(run.status is Status.FAILED for run in runs.values())
-    line = Table.grid(padding=(0, 1))
-    text = f"{done} of {count(total, 'trial')} done, {failed} failed, {total - done - failed} left"
-    line.add_row(ProgressBar(total=max(1, total), completed=done, width=24), text)
-    console.print(line)
+    if console.is_terminal:
+        console.print(bar_of(done, total, console.width))
+    console.print(f"{done} of {count(total, 'trial')} done, {failed} failed, {total - done - failed} left")
 
 
 def _failures(failed: dict[str, TrialRun]) -> None:
-    for name, trial in list(failed.items())[:FAILURES]:
-        console.print(f"failed: {name}: {trial.reason or 'unknown'}", markup=False, soft_wrap=True)
-    if len(failed) > FAILURES:
-        console.print(f"… and {len(failed) - FAILURES} more")
+    lines = grouped({name: trial.reason or "unknown" for name, trial in failed.items()})
+    for line in lines[:FAILURES]:
+        console.print(f"failed: {line}", markup=False, soft_wrap=True)
+    if len(lines) > FAILURES:
+        console.print(f"… and {len(lines) - FAILURES} more reasons")
     if failed:
-        console.print("the sweep's command with --rerun failed tries failed trials again")
+        console.print("to try failed trials again, add --rerun failed to the sweep's command")
 
 
 def sweeps(argv: Sequence[str]) -> int:
@@ -102,14 +105,15 @@ def sweeps(argv: Sequence[str]) -> int:
         console.print("no sweep was run with it yet")
         return 0
     table = Table()
-    for name in ("sweep", "state", "done", "failed", "leads"):
+    for name in ("sweep", "state", "done", "failed", "best"):
         table.add_column(name, justify="right" if name in ("done", "failed") else "left")
     for sweep in found:
-        numbers = [sweep.metrics.get(key) for key in ("trials_done", "trials", "trials_failed")]
+        told = sweep.progress if sweep.alive(time.time()) else {}  # its metrics are those of its last end
+        numbers = [told.get(key, sweep.metrics.get(key)) for key in ("trials_done", "trials", "trials_failed")]
         done, total, failed = ("?" if n is None else f"{n:.0f}" for n in numbers)
         table.add_row(sweep.name, _short(sweep), f"{done}/{total}", failed, sweep.leader)
     console.print(table)
-    console.print("pcr-ray status NAME shows one, pcr-ray ui NAME opens it in the browser")
+    console.print("`pcr-ray status NAME` shows one of them, `pcr-ray ui NAME` opens it in the browser")
     return 0
 
 

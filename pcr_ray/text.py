@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -42,6 +42,19 @@ def first_line(error: object, limit: int = 300) -> str:
         return f"nobody answers there ({cause[1]})"
     lines = redact(error).strip().splitlines()
     return lines[0][:limit] if lines else type(error).__name__
+
+
+def grouped(reasons: Mapping[str, str], shown: int = 5) -> list[str]:
+    """Names and their reasons, one line per reason: `2 trials, a, b: it broke`. A name without one has its own line."""
+    alike: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        alike.setdefault(reason, []).append(name)
+    lines: list[str] = []
+    for reason, names in alike.items():
+        more = f" and {len(names) - shown} more" if len(names) > shown else ""
+        together = f"{len(names)} trials, {', '.join(names[:shown])}{more}" if len(names) > 1 else names[0]
+        lines += [f"{together}: {reason}"] if reason else names
+    return lines
 
 
 def count(number: int, noun: str) -> str:

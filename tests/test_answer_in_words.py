@@ -79,7 +79,9 @@ def test_the_sentences_of_a_study_read_well() -> None:
     assert "The seeds do not separate ER from PCR at buffer 50: 0.2 ± 1.4 points (n = 5)." in text
     assert "missing" not in text
     few = " ".join(words.sentences(answer_of({("pcr", 1): {0: 60.0}, ("er", 1): {0: 50.0}}, missing=1)))
-    assert "too few seeds to say more (n = 1)" in few and "1 of 2 trials missing or failed: this is preliminary" in few
+    assert (
+        "too few seeds to say more (n = 1)" in few and "Missing or failed: 1 of 2 trials. This is preliminary." in few
+    )
 
 
 def test_less_forgetting_is_better() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from pcr_ray.cli import COMMANDS, main
 from pcr_ray.config import TrialConfig
-from pcr_ray.console import run
+from pcr_ray.console import Screen, run
 from pcr_ray.datasets import DATASETS
 from pcr_ray.listing import methods_markdown, presets_markdown
 from pcr_ray.methods import METHODS
@@ -140,3 +141,12 @@ def test_the_shell_completes_commands_options_and_names(
     if shell == "zsh":  # it compares with what was typed only when a key is pressed
         shown = [[w for w in found if w.startswith(words.split()[-1])] for words, found in zip(asked, shown)]
     assert shown == [answer.split() for answer in asked.values()], done.stdout + done.stderr
+
+
+def test_a_terminal_breaks_lines_between_words_and_a_pipe_gets_them_whole() -> None:
+    link = "http://127.0.0.1:5000/#/" + 60 * "x"
+    text = f"  read it at {link} and then go on"
+    for terminal, lines in ((True, ["  read it at", f"  {link}", "  and then go on"]), (False, [text])):
+        out = io.StringIO()
+        Screen(file=out, width=40, force_terminal=terminal, color_system=None).print(text, soft_wrap=True, markup=False)
+        assert out.getvalue().splitlines() == lines

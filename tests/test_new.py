@@ -28,8 +28,9 @@ def test_what_is_written_passes_the_check_and_trains(tmp_path: Path) -> None:
     done = pcr_ray(tmp_path, "check", "my_method.py", "my_data.py", "--data-root", "data")
     assert done.returncode == 0, done.stdout + done.stderr
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 60  # 14 s on one core, however busy
-    verdicts = [line.split()[0] for line in done.stdout.splitlines()]
-    assert verdicts == ["ok"] * (len(METHOD_CHECKS) + len(DATASET_CHECKS))
+    *lines, last = done.stdout.splitlines()
+    total = len(METHOD_CHECKS) + len(DATASET_CHECKS)
+    assert [line.split()[0] for line in lines] == ["ok"] * total and last == f"0 of {total} checks failed"
     trial = pcr_ray(
         tmp_path, "train", "--plugins", "my_method.py", "--plugins", "my_data.py", "--method", "my_method",
         "--dataset", "my_data", "--params", "alpha=0.5", "--buffer", "20", "--data-root", "data",

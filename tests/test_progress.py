@@ -56,7 +56,7 @@ def test_the_view_counts_and_shows_what_earlier_runs_of_the_sweep_did(clock):
     text = shown.get()
     assert "2/3 trials done, 0 running, 1 failed" in text
     assert "41.5 1/1" in text and "50.0 1/1" in text
-    assert "failed: gss (gss): it broke" in text and "--rerun failed" in text
+    assert "failed: gss: it broke" in text and "--rerun failed" in text
     assert "stopping, saving" in text and "last: gss failed" in text
 
 
@@ -72,6 +72,34 @@ def test_a_costly_method_counts_by_its_cost(clock):
     clock.seconds += cost * 20
     learn(view, "mir", 1)
     assert view.eta() == pytest.approx(cost * 80)
+
+
+def test_the_start_of_the_workers_does_not_count_as_pace(clock):
+    view = sweep_of(er={"method": "er"}, other={"method": "er"})
+    clock.seconds += 600
+    view.started("er")
+    clock.seconds += 20
+    learn(view, "er", 1, 2)
+    assert view.eta() == pytest.approx(10 * (3 + 5))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_view_fits_its_terminal_and_shows_what_happens_first(clock, width):
+    trials = {m: resolve({"dataset": "cifar10", "seed": 0, "method": m}) for m in METHODS.names()}
+    plan = Plan(
+        Study(SweepFile(name="made", grid={"seed": [0]}), trials),
+        runs={}, done=set(), failed={}, outdated={}, todo=trials, again=set(),
+    )  # fmt: skip
+    console = Console(width=width, height=24, force_terminal=True, color_system=None)
+    view = Progress(console, plan, SimpleNamespace(trouble=None))
+    view.started("pcr")
+    learn(view, "pcr", 1)
+    with console.capture() as shown:
+        console.print(view)
+    lines = [line.rstrip() for line in shown.get().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert set(lines[0]) <= set("━╸╺ ") and lines[1].startswith(f"0/{len(trials)} trials done, 1 running")
+    assert "last: pcr: task 1 of 5, accuracy 50.0 (0 s ago)" in lines
 
 
 def test_a_fraction_of_the_images_counts_as_that_fraction(clock):

@@ -72,6 +72,32 @@ def test_cells_are_means_over_seeds_with_the_papers_number_beside(filled) -> Non
     assert rows["PCR"][1] == "72.0 ± 5.0\npaper 70.5 ± 1.5" and rows["FINE-TUNE"][0] == rows["FINE-TUNE"][1]
 
 
+def test_a_column_of_which_everything_failed_stays_in_the_table(tmp_path: Path, capsys) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    grid = {"method": ["finetune", "pcr"], "buffer": [50, 100], "seed": [0, 1]}
+    study = study_files.parse({**CONTENT, "grid": grid, "report": {"x": "buffer"}}, "a file")
+    deliver(store, study, tmp_path, fail=2)  # PCR with 100
+    answer = collect(study, store)
+    shown = tables.table(answer, answer.cells)
+    assert shown.header == ["method", "buffer 50", "buffer 100"]
+    # FINE-TUNE 20, 22 and PCR 65, 67; class means are recorded of none, and fine-tuning cannot have any.
+    assert {row[0]: [text[:4] for text in row[1:]] for row in shown.rows} == {
+        "FINE-TUNE": ["21.0", "21.0"], "PCR": ["66.0", "fail"], "PCR-NCM": ["-", "fail"]
+    }  # fmt: skip
+    assert shown.bold == {(1, 1)}, "what failed is not compared"
+    assert report.main(["study", "--tracking-uri", store.uri, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("it broke") == 1 and "2 trials, pcr buffer=100 seed=0, pcr buffer=100 seed=1: it broke" in said
+    assert "--rerun failed" in said and "--rerun failed" in (tmp_path / "out" / "study" / "report.md").read_text()
+
+
+def test_the_description_of_a_sweeps_run_begins_with_the_answer(filled) -> None:
+    store, study, _ = filled
+    words, rest = document.note(collect(study, store))
+    assert words.startswith("PCR leads FINE-TUNE at buffer 50 and 100 by 45.0")
+    assert rest.startswith("| method |") and "The question: Is <PCR> better & why?" in rest and words not in rest
+
+
 def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> None:
     store, study, _ = filled
     folder = document.write(collect(study, store), tmp_path / "study")

@@ -40,13 +40,19 @@ def trial_of(study: Study, method: str, buffer: int, seed: int) -> str:
     return next(i for i, t in study.trials.items() if (t.method, t.buffer, t.seed) == wanted)
 
 
+def lines_of(board: Board, width: int, height: int | None = None) -> list[str]:
+    out = Console(width=width, force_terminal=True, color_system="standard", file=None, record=True, quiet=False)
+    with out.capture() as captured:
+        for thing in board.tables(width, height):
+            out.print(thing)
+    lines = captured.get().splitlines()
+    marked = [line if "method" in line else re.sub(r"\x1b\[1m(.+?)\x1b\[0m", r"*\1*", line) for line in lines]
+    return [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in marked]
+
+
 def shown(board: Board) -> list[str]:
     """The rows of the table, with single spaces; what is bold stands in stars."""
-    out = Console(width=120, force_terminal=True, color_system="standard", file=None, record=True, quiet=False)
-    with out.capture() as captured:
-        out.print(board.table())
-    text = re.sub(r"\x1b\[1m(.+?)\x1b\[0m", r"*\1*", captured.get())
-    return [" ".join(re.sub(r"\x1b\[[\d;]*m", "", line).split()) for line in text.splitlines()[1:]]
+    return [" ".join(line.split()) for line in lines_of(board, 120)[2:]]
 
 
 def test_cells_compare_only_the_seeds_that_a_column_shares() -> None:
@@ -77,6 +83,40 @@ def test_a_method_that_ignores_x_is_compared_in_every_column() -> None:
     assert shown(board) == ["PCR *61.0* 1/1 *62.0* 1/1", "FINE-TUNE 20.0 1/1 20.0 1/1"]
 
 
+def test_a_method_without_a_memory_has_no_row_of_class_means_that_would_stay_empty() -> None:
+    study = study_of(grid={"method": ["pcr", "finetune"], "buffer": [10], "seed": [0]}, report={"x": "buffer"})
+    assert shown(Board(study)) == ["PCR - 0/1", "PCR-NCM - 0/1", "FINE-TUNE - 0/1"]
+
+
+def test_a_cell_of_which_everything_failed_says_so() -> None:
+    study = study_of(grid={**CONTENT["grid"], "method": ["pcr"], "seed": [0, 1]})
+    board = Board(study)
+    for buffer, seed in ((10, 0), (20, 0), (20, 1)):
+        board.fail(trial_of(study, "pcr", buffer, seed))
+    assert shown(board) == ["PCR - 0/2 failed 0/2"]
+
+
+def test_columns_that_a_narrow_terminal_has_no_room_for_follow_below() -> None:
+    study = study_of(grid={**CONTENT["grid"], "buffer": [10, 20, 50, 100, 200], "seed": [0]})
+    board = Board(study)
+    for identity in study.trials:
+        board.add(identity, {"final_accuracy": 50.0})
+    assert len(lines_of(board, 100)) == 4
+    lines = lines_of(board, 40)
+    assert [line.split() for line in lines if line.startswith("method")] == [
+        ["method", "10", "20"], ["method", "50", "100"], ["method", "200"]
+    ]  # fmt: skip
+    assert max(map(len, lines)) <= 40 and not any("…" in line for line in lines)
+
+
+def test_of_more_panels_than_a_terminal_has_lines_those_that_run_are_shown() -> None:
+    study = study_of(grid={**CONTENT["grid"], "lr": [0.1, 0.2, 0.3]})
+    board = Board(study)
+    board.run([next(i for i, t in study.trials.items() if t.lr == 0.2)])
+    assert len(lines_of(board, 100, 6)) == 2 + 6
+    assert [line.split()[0] for line in lines_of(board, 100, 5)[2:]] == ["0.2", "0.2"]
+
+
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Study]:
     """All but four trials are done; two failed, two are not there."""
@@ -99,9 +139,9 @@ def test_status_tells_counts_cells_and_failures(
     total = len(study.trials)
     SweepRun(store, study).close("KILLED")
     said = ask(capsys, "status", "--tracking-uri", store.uri)
-    assert "study: stopped before its end" in said
+    assert "study: stopped 0 s ago before all trials were done; run the same command again to continue" in said
     assert f"{total - 4} of {total} trials done, 2 failed, 2 left" in said
-    assert said.count("it broke") == 2 and "--rerun failed" in said
+    assert re.search(r"failed: 2 trials, finetune .*, finetune .*: it broke\n", said) and "--rerun failed" in said
     assert re.search(r"PCR +64.0 4/4 +65.0 4/4", said), said
 
 
@@ -128,6 +168,10 @@ def test_list_shows_the_sweeps_of_a_store(record: tuple[Store, Study], capsys: p
     SweepRun(store, study_of(name="second")).close("FINISHED")
     said = ask(capsys, "list", "--tracking-uri", store.uri)
     assert re.search(r"second .*finished", said) and re.search(r"study .*running", said)
+    news = {"trials": 12, "trials_done": 8, "trials_failed": 2, "headline": "", "host": ""}
+    store.client.set_tag(store.sweep_run("study"), Tag.PROGRESS, json.dumps({"time": time.time(), **news}))
+    said = ask(capsys, "list", "--tracking-uri", store.uri)
+    assert re.search(r"study .*running.* 8/12 .* 2 ", said), said
 
 
 def test_a_sweep_marks_trials_that_another_ran_as_its_own_too(record: tuple[Store, Study]) -> None:

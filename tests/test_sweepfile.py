@@ -84,7 +84,7 @@ def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
         "grid.buffer: 0, but method 'pcr' replays from memory",
         "grid.tasks: 11 tasks, but 'digits' has 10 classes",
         "resources: expected 'auto' or a mapping with cpu and gpu, got 'many'",
-        "report.x: unknown field; did you mean 'buffer'?",
+        "report.x: unknown field 'bufer'; did you mean 'buffer'?",
     ):
         assert part in text, f"{part!r} is not in:\n{text}"
 

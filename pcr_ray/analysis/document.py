@@ -18,10 +18,11 @@ from pcr_ray.errors import InputError
 from pcr_ray.study.cells import Panel
 from pcr_ray.study.load import Study
 from pcr_ray.study.search import describe
-from pcr_ray.text import count
+from pcr_ray.text import count, grouped
 from pcr_ray.tracking.sweep_run import FIGURES
 
 SEARCH = "search.csv"
+RETRY = "To try failed trials again, add --rerun failed to the sweep's command"
 LISTED = 50  # missing trials by name
 PAIRED = (
     "Differences, paired by seed (all methods see the same stream for the same seed), with their 95 % interval; bold "
@@ -94,26 +95,23 @@ def _state(answer: Answer) -> list[Block]:
     text = f"Finished: {done} of {count(total, 'trial')}."
     if answer.failed:
         text += f" {len(answer.failed)} failed, see below."
-    blocks: list[Block] = [
+    blocks = [
         Paragraph(" ".join([text, shared(answer.study)])),
         Paragraph(
             f"{tables.metric_of(answer).label}: {tables.seeds(answer)}. The best is bold, the second underlined."
         ),
     ]
-    notes = [
-        *words.of_proxies(answer),
-        *words.sentences(answer),
-        describe(answer.study),
-        words.beside_the_paper(answer),
-        tables.code_note(answer),
-    ]
-    return [Paragraph(note) for note in notes if note] + blocks
+    return [*map(Paragraph, _said(answer) + _known(answer)), *blocks]
 
 
-def _notes(answer: Answer) -> list[str]:
-    """The answer in words, and what must be known with it."""
-    notes = [*words.of_proxies(answer), *words.sentences(answer), describe(answer.study)]
-    return [note for note in (*notes, words.beside_the_paper(answer), tables.code_note(answer)) if note]
+def _said(answer: Answer) -> list[str]:
+    """The answer in words."""
+    return [*words.of_proxies(answer), *words.sentences(answer)]
+
+
+def _known(answer: Answer) -> list[str]:
+    """What must be known with it."""
+    return [text for text in (describe(answer.study), words.beside_the_paper(answer), tables.code_note(answer)) if text]
 
 
 def shared(study: Study) -> str:
@@ -124,15 +122,21 @@ def shared(study: Study) -> str:
     return f"In all trials{but}: {', '.join(parts)}." if parts else ""
 
 
-def note(answer: Answer) -> str:
-    """The answer as Markdown, short enough for the description of a run: words and tables."""
-    blocks: list[Block] = [Paragraph(answer.study.spec.description.strip())] if answer.study.spec.description else []
-    for view in answer.by_metric:
-        blocks += _state(view)
+def note(answer: Answer) -> tuple[str, str]:
+    """For the description of a run, as Markdown: the answer in words, then tables and what must be known with them."""
+    spec, views = answer.study.spec, answer.by_metric
+    said = [text for view in views for text in _said(view)]
+    blocks: list[Block] = []
+    for view in views:
         for panel, cells in tables.panels(view):
             blocks += [Heading(tables.heading(panel), 3)] if panel else []
             blocks.append(tables.table(view, cells))
-    return markdown(answer.study.spec.report.question.strip() or f"Sweep {answer.study.name}", blocks)
+        blocks += _state(view)[len(_said(view)) :]
+    if spec.report.question:
+        blocks.append(Paragraph(f"The question: {spec.report.question.strip()}"))
+    if spec.description:
+        blocks.append(Paragraph(spec.description.strip()))
+    return "\n\n".join(said), markdown("", blocks)
 
 
 def _figures(
@@ -173,20 +177,12 @@ def _trials(answer: Answer) -> list[Block]:
     }
     blocks: list[Block] = []
     for title, trials in lists.items():
-        alike: dict[str, list[str]] = {}  # trials with the same reason stand together
-        for identity, reason in trials.items():
-            alike.setdefault(reason, []).append(study.describe(identity))
-        texts = [text for reason, names in alike.items() for text in (_together(reason, names) if reason else names)]
+        texts = grouped({study.describe(identity): reason for identity, reason in trials.items()})
         more = [f"… and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
         blocks += [Heading(title), Items(texts[:LISTED] + more)] if texts else []
+        if trials is answer.failed and texts:
+            blocks.append(Paragraph(f"{RETRY}."))
     return blocks
-
-
-def _together(reason: str, names: list[str], shown: int = 5) -> list[str]:
-    if len(names) == 1:
-        return [f"{names[0]}: {reason}"]
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return [f"{len(names)} trials, {', '.join(names[:shown])}{more}: {reason}"]
 
 
 def _reproduce(answer: Answer) -> list[Block]:
@@ -240,5 +236,5 @@ def show(answer: Answer, console: Console) -> None:
         ):
             if note:
                 console.print(note, markup=False, soft_wrap=True)
-    for identity, reason in answer.failed.items():
-        console.print(f"failed: {answer.study.describe(identity)}: {reason}", markup=False, soft_wrap=True)
+    for text in grouped({answer.study.describe(i): reason for i, reason in answer.failed.items()}):
+        console.print(f"failed: {text}", markup=False, soft_wrap=True)

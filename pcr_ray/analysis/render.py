@@ -70,7 +70,7 @@ code, pre { background: #f4f4f4 } pre { padding: .8rem; overflow-x: auto } u { t
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
-    parts = [f"# {title}"]
+    parts = [f"# {title}"] if title else []
     for block in blocks:
         match block:
             case Heading(text, level):

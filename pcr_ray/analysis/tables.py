@@ -8,7 +8,7 @@ from pcr_ray.analysis.render import Grid
 from pcr_ray.analysis.results import Answer, Cell, label
 from pcr_ray.analysis.stats import Estimate, estimate
 from pcr_ray.metrics import METRICS, Metric
-from pcr_ray.study.cells import ANY, Panel, x_field
+from pcr_ray.study.cells import ANY, Key, Panel, cell_key, expected_classifiers, x_field
 
 MIXED = "†"  # a cell whose trials come from different code
 
@@ -44,8 +44,21 @@ def columns(answer: Answer, cells: list[Cell]) -> list[Any]:
     return sorted(real, key=sort_key) if real and x_field(answer.study) else xs
 
 
+def failed_cells(answer: Answer, cells: list[Cell]) -> list[Cell]:
+    """Of the panels of these cells: those without a number because their trials failed."""
+    known = {(c.panel, c.series, c.classifier, c.x) for c in answer.cells}
+    found: dict[Key, Cell] = {}
+    for trial in [answer.study.trials[identity] for identity in answer.failed]:
+        for name in expected_classifiers(answer.study.spec.report, trial, answer.metric):
+            key = cell_key(answer.study, trial, name)
+            if key not in known and any(key[0] == c.panel or _stands_for(key[0], c.panel) for c in cells):
+                found[key] = Cell(*key, {}, None)
+    return list(found.values())
+
+
 def table(answer: Answer, cells: list[Cell]) -> Grid:
     """One row per series and classifier, one column per x; the best bold, the second underlined."""
+    cells = [*cells, *failed_cells(answer, cells)]
     xs, x_name, metric = columns(answer, cells), x_field(answer.study), metric_of(answer)
     rows: dict[str, dict[Any, Cell]] = {}
     for cell in cells:
@@ -56,7 +69,7 @@ def table(answer: Answer, cells: list[Cell]) -> Grid:
     sign = 1 if metric.lower_is_better else -1
     bold, second = set(), set()
     for j, x in enumerate(xs, start=1):
-        means = {i: sign * row[x].estimate.mean for i, row in enumerate(rows.values()) if x in row}
+        means = {i: sign * row[x].estimate.mean for i, row in enumerate(rows.values()) if x in row and row[x].values}
         ranked = sorted(means, key=means.__getitem__) if len(means) > 1 else []
         bold |= {(i, j) for i in ranked[:1]}
         second |= {(i, j) for i in ranked[1:2]}
@@ -81,6 +94,8 @@ def seeds(answer: Answer) -> str:
 def _text(answer: Answer, cell: Cell | None, common: int | None) -> str:
     if cell is None:
         return "-"
+    if not cell.values:
+        return "failed"
     text = number(cell.estimate) + ("" if common else f", n={cell.estimate.n}")
     if answer.code_differences(cell):
         text += f" {MIXED}"

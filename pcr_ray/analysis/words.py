@@ -73,7 +73,7 @@ def sentences(answer: Answer, found: Sequence[Claim] | None = None) -> list[str]
         out.append((f"{place}: " if place else "") + " ".join(parts))
     total, open_ = len(answer.study.trials), len(answer.missing) + len(answer.failed)
     if open_:
-        out.append(f"{open_} of {count(total, 'trial')} missing or failed: this is preliminary.")
+        out.append(f"Missing or failed: {open_} of {count(total, 'trial')}. This is preliminary.")
     return out
 
 

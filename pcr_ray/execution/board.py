@@ -7,14 +7,27 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from pcr_ray.methods import METHODS
 from pcr_ray.metrics import CLASSIFIERS, METRICS
-from pcr_ray.study.cells import ANY, Key, Panel, cell_key, shown_classifiers, x_field
+from pcr_ray.study.cells import ANY, Key, Panel, cell_key, expected_classifiers, x_field
 from pcr_ray.study.load import Study
 
-LEGEND = "n/N: seeds done; means over the seeds that a column shares, the best bold; (in brackets): no seed is shared"
+LEGEND = "2/3: seeds done, ▸ running; means over the seeds that the whole column has, (in brackets) where there is none"
+NUMBER = 14  # characters of a column: `(100.0) 10/10▸` and the space before it
+
+
+def bar_of(done: float, total: int, width: int) -> Table:
+    line = Table.grid()  # a bar alone does not end its line
+    line.add_row(
+        ProgressBar(
+            total=max(1, total), completed=done, width=min(60, width), complete_style="cyan", finished_style="cyan"
+        )
+    )
+    return line
 
 
 @dataclass
@@ -24,6 +37,7 @@ class Cell:
     trials: set[str] = field(default_factory=set)
     values: dict[int, float] = field(default_factory=dict)  # by seed
     running: int = 0
+    failed: set[str] = field(default_factory=set)
 
 
 class Board:
@@ -34,7 +48,7 @@ class Board:
         self.cells: dict[Key, Cell] = {}
         self._of: dict[str, list[tuple[Key, str]]] = {}  # trial -> its cells, and its metric in each
         for identity, trial in [*study.trials.items(), *study.others]:
-            for name in shown_classifiers(study.spec.report, trial, self.metric.name):
+            for name in expected_classifiers(study.spec.report, trial, self.metric.name):
                 key = cell_key(study, trial, name)
                 metric = CLASSIFIERS[name].metric(self.metric.name) if self.metric.per_classifier else self.metric.name
                 self.cells.setdefault(key, Cell()).trials.add(identity)
@@ -45,6 +59,10 @@ class Board:
         for key, metric in self._of.get(identity, []):
             if metric in metrics:
                 self.cells[key].values[self.study.trials[identity].seed] = metrics[metric]
+
+    def fail(self, identity: str) -> None:
+        for key, _ in self._of.get(identity, []):
+            self.cells[key].failed.add(identity)
 
     def run(self, identities: Iterable[str]) -> None:
         """These are running now."""
@@ -67,21 +85,37 @@ class Board:
         best = choose(means, key=means.__getitem__) if len(means) > 1 else None
         return {row: _text(cell, values[row], means.get(row), best == row) for row, cell in column.items()}
 
-    def table(self) -> Table:
-        """One row per series and classifier of each panel, one column per x."""
+    def tables(self, width: int, height: int | None = None) -> list[Text | Table]:
+        """One row per series and classifier of each panel, one column per x; several tables where one is too wide.
+
+        Where they are higher than `height`, only the panels of which something is running.
+        """
         every = list(dict.fromkeys(key[3] for key in self.cells))
         xs = [x for x in every if x != ANY] or every
-        x_name, fields = x_field(self.study), [name for name, _ in next(iter(self.cells))[0]]
-        table = Table(box=None, padding=(0, 2), pad_edge=False)
-        for name in (*fields, self.study.spec.report.series):
-            table.add_column(name)
+        heads = [*(name for name, _ in next(iter(self.cells))[0]), self.study.spec.report.series]
+        rows = list(dict.fromkeys((key[0], (key[1], key[2])) for key in self.cells))
+        live = {key[0] for key, cell in self.cells.items() if cell.running}
+        if height is not None and len(rows) > height and live:
+            rows = [row for row in rows if row[0] in live]
+        labels = [[*(str(value) for _, value in panel), self._label(*row)] for panel, row in rows]
+        left = sum(max(len(text) for text in column) + 2 for column in zip(heads, *labels))
+        fit = max(1, (width - left) // NUMBER)
+        title = Text(self.metric.label + (f" by {x_field(self.study)}" if x_field(self.study) else ""))
+        return [title, *(self._table(heads, rows, labels, xs[i : i + fit]) for i in range(0, len(xs), fit))]
+
+    def _table(
+        self, heads: list[str], rows: list[tuple[Panel, tuple[Any, str]]], labels: list[list[str]], xs: list[Any]
+    ) -> Table:  # fmt: skip
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for head in heads:
+            table.add_column(head, no_wrap=True)
         for x in xs:
-            table.add_column(f"{x_name} {x}" if x_name else self.metric.label, justify="right")
-        for panel in dict.fromkeys(key[0] for key in self.cells):
-            columns = {x: self.texts(panel, x) for x in xs if self.column(panel, x)}
-            for row in dict.fromkeys(row for column in columns.values() for row in column):
-                cells = [columns.get(x, {}).get(row, "") for x in xs]
-                table.add_row(*(str(value) for _, value in panel), self._label(*row), *cells)
+            table.add_column(str(x) if x_field(self.study) else "", justify="right", no_wrap=True)
+        texts = {(panel, x): self.texts(panel, x) for panel in dict.fromkeys(panel for panel, _ in rows) for x in xs}
+        for (panel, row), label in zip(rows, labels):
+            cells = [texts[panel, x].get(row, "") for x in xs]
+            if any(cells):
+                table.add_row(*label, *cells)
         return table
 
     def _label(self, series: Any, classifier: str) -> str:
@@ -92,7 +126,7 @@ class Board:
 def _text(cell: Cell, values: Mapping[int, float], mean: float | None, best: bool) -> str:
     """`50.6 2/3`, with a mark while one of them runs."""
     if not values:
-        number = "-"
+        number = "failed" if cell.failed >= cell.trials else "-"
     elif mean is None:
         number = f"({fmean(values.values()):.1f})"
     else:

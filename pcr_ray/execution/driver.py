@@ -113,7 +113,8 @@ def _next_of_search(study: Study, store: Store) -> Study:
 def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any = None) -> Result:
     """Run what is left of a study. The record changes only once everything that can be refused was not."""
     folder = options.folder(study.name)
-    console.print(f"looking up what is done in {redact(store.uri)} …", soft_wrap=True, markup=False)
+    looking = "making a new record, which takes a while" if store.missing_file else "looking up what is done"
+    console.print(f"{looking}: {redact(store.uri)} …", soft_wrap=True, markup=False)
     cluster.quiet(options.verbose)
     tuner.check_trainable(study.spec.trainable)
     if not options.address:

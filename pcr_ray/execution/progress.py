@@ -9,12 +9,10 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from pcr_ray.execution import forecast
-from pcr_ray.execution.board import LEGEND, Board
+from pcr_ray.execution.board import LEGEND, Board, bar_of
 from pcr_ray.execution.plan import Plan
 from pcr_ray.text import duration
 from pcr_ray.tracking.courier import Courier
@@ -35,12 +33,15 @@ class Progress:
         self.board = Board(plan.study)
         for identity in plan.done & plan.runs.keys():
             self.board.add(identity, plan.runs[identity].metrics)
-        self.last = ""  # event, in words
-        self.last_at = self.started_at = time.monotonic()
+        for identity in plan.failed:
+            self.board.fail(identity)
+        self.last = "the workers were started"  # event, in words
+        self.last_at = self.started_at = self._pace_from = time.monotonic()
         self.is_stopping = False
         self._work = {identity: forecast.work(trial) for identity, trial in plan.todo.items()}
         self._left = dict(self._work)
         self._worked = 0.0
+        self._begun = False
         self._last_line = 0.0
         self._live: Live | None = None
 
@@ -60,6 +61,8 @@ class Progress:
     def started(self, identity: str) -> None:
         if identity not in self.running:
             self._note(f"{self.study.describe(identity)} started")
+        if not self._begun:  # until then the workers' own start, which comes once, took the time
+            self._begun, self._pace_from = True, time.monotonic()
         self.running.setdefault(identity, None)
         self._line()
 
@@ -82,7 +85,9 @@ class Progress:
         self.failed += status is Status.FAILED
         self._note(f"{self.study.describe(identity)} {status.value.lower()}")
         if status is Status.FAILED:
-            text = f"failed: {self.study.describe(identity)} ({identity}): {reason}\n  later: {RETRY}"
+            self.board.fail(identity)
+            once = "" if self._live or self.failed > 1 else f"\n  {RETRY}"  # the live view has it all the time
+            text = f"failed: {self.study.describe(identity)}: {reason}{once}"
             self.console.print(text, markup=False, soft_wrap=True)
         self._line()
 
@@ -96,17 +101,17 @@ class Progress:
         if self.is_stopping:
             return
         self.is_stopping = True
-        text = "stopping, saving … (each trial continues from its last finished task; Ctrl-C again does not wait)"
+        text = "stopping, saving … (each trial will continue from its last finished task; Ctrl-C again quits at once)"
         self.console.print(text, soft_wrap=True)
 
     def _note(self, text: str) -> None:
         self.last, self.last_at = text, time.monotonic()
 
     def eta(self) -> float | None:
-        """Seconds, from the pace of finished tasks since the start; a task counts by its method's cost and images."""
+        """Seconds, by the pace since the first trial started; a task counts by its method's cost and its images."""
         if not self._worked:
             return None
-        return (time.monotonic() - self.started_at) / self._worked * sum(self._left.values())
+        return (time.monotonic() - self._pace_from) / self._worked * sum(self._left.values())
 
     def headline(self) -> str:
         eta = self.eta()
@@ -124,6 +129,9 @@ class Progress:
         return {
             "host": socket.gethostname(),
             "headline": self.headline(),
+            "trials": self.total,
+            "trials_done": self.done,
+            "trials_failed": self.failed,
             "last": self.last,
             "running": list(self.running),
         }
@@ -137,11 +145,11 @@ class Progress:
     def __rich__(self) -> Group:
         """This runs in the view's own thread."""
         self.board.run(list(self.running))
-        head = Table.grid(padding=(0, 1))
-        head.add_row(ProgressBar(total=max(1, self.total), completed=self.done, width=24), Text(self.headline()))
-        lines = [Text(f"last: {self.last}, {duration(time.monotonic() - self.last_at)} ago")] if self.last else []
+        parts = sum(1 - self._left.get(i, 0) / self._work[i] for i in list(self.running) if i in self._work)
+        bar = bar_of(self.done + parts, self.total, self.console.width)
+        lines = [Text(self.headline()), Text(f"last: {self.last} ({duration(time.monotonic() - self.last_at)} ago)")]
         if self.failed:
             lines.append(Text(f"{self.failed} failed: {RETRY}"))
-        if self.is_stopping:
-            lines.append(Text("stopping, saving …", style="bold"))
-        return Group(head, self.board.table(), Text(LEGEND, style="dim"), *lines)
+        # What is longer than the terminal is cut off below: the table, never what happens.
+        room = self.console.height - len(lines) - 5
+        return Group(bar, *lines, *self.board.tables(self.console.width, room), Text(LEGEND, style="dim"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.methods import METHODS
-from pcr_ray.metrics import METRICS, SOFTMAX
+from pcr_ray.metrics import METRICS, NCM, SOFTMAX
 from pcr_ray.study.load import Study
 from pcr_ray.study.schema import ReportSpec
 
@@ -53,6 +53,12 @@ def shown_classifiers(spec: ReportSpec, trial: TrialConfig, metric: str) -> list
         return [SOFTMAX.name]
     hidden = spec.ncm is not None and trial.method not in spec.ncm
     return [name for name in spec.classifiers if name == SOFTMAX.name or not hidden]
+
+
+def expected_classifiers(spec: ReportSpec, trial: TrialConfig, metric: str) -> list[str]:
+    """Those that will have numbers: without a memory there are no class means."""
+    shown = shown_classifiers(spec, trial, metric)
+    return shown if METHODS.get(trial.method).uses_memory else [name for name in shown if name != NCM.name]
 
 
 def cell_key(study: Study, trial: TrialConfig, classifier: str) -> Key:

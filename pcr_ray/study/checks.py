@@ -49,7 +49,7 @@ def of_names(spec: SweepFile) -> list[str]:
     for name in ("x", "series"):
         value = getattr(spec.report, name)
         if value and not is_field(value):
-            problems.append(f"report.{name}: unknown field{did_you_mean(value, FIELDS)}")
+            problems.append(f"report.{name}: unknown field '{value}'{did_you_mean(value, FIELDS)}")
     if spec.report.x == spec.report.series:
         problems.append(f"report.x: {spec.report.x} is the series already; name another field as x or as series")
     for place, names in (("y", spec.report.metrics), ("columns", spec.report.columns)):

@@ -201,7 +201,7 @@ def _number(text: str) -> str | None:
         return None
     if not math.isfinite(value):
         return None
-    if value.is_integer():
+    if value.is_integer() and abs(value) < 1e16:
         return str(int(value))
     text = repr(value)
     return text if "." in text else text.replace("e", ".0e")  # 1e-05 would be text again

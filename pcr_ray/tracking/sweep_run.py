@@ -109,15 +109,16 @@ class SweepRun:
         finally:
             monitor.finish()
 
-    def conclude(self, folder: Path, status: Status, note: str, summary: Summary | None = None) -> None:
-        """Upload the report, describe the run by it, and close the run."""
+    def conclude(self, folder: Path, status: Status, note: tuple[str, str], summary: Summary | None = None) -> None:
+        """Upload the report, describe the run by it, and close the run. `note`: the answer in words, and the rest."""
         from mlflow.entities import Metric, RunTag
 
         client, now = self.store.client, int(time.time() * 1000)
         links = views.markdown(self.store.experiment, self.run_id, self.study.name)
-        note = f"{links}\n\n{_without_html(note)}"[:TAG_LIMIT]  # first: the UI folds what comes later
+        words, rest = map(_without_html, note)
+        text = "\n\n".join(part for part in (words, links, rest) if part)  # words first: the UI folds all but 4 lines
         numbers, leader = summary or ({}, "")
-        tags = {Tag.NOTE: note, Tag.LEADER: leader}
+        tags = {Tag.NOTE: text[:TAG_LIMIT], Tag.LEADER: leader}
         metrics = [Metric(key, value, now, 0) for key, value in numbers.items()]
         client.log_batch(self.run_id, metrics=metrics, tags=[RunTag(k, v) for k, v in tags.items() if v])
         for pattern in REPORT_FILES:
