@@ -27,7 +27,7 @@ from pcr_ray.tracking.store import Store
 PATIENCE = (1.0, 30.0)  # seconds between attempts while the store is away: first, longest
 NEWS_EVERY = 15.0  # seconds between signs of life of a running sweep
 # Tune's loop and this thread share Python's lock. While events come closer to each other than this, delivery takes a
-# tenth of the time: it would catch up only after the last trial anyway, and Tune was a third as fast beside it.
+# tenth of the time: it would catch up only after the last trial anyway.
 BUSY = 0.1  # seconds
 REST = (9.0, 0.5)  # times the CPU time of a delivery, at most seconds
 LOOK_AGAIN = (1.0, 4.0)  # seconds until a trial of another sweep is looked at again; random: two may give way at once

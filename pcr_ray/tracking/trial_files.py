@@ -53,7 +53,7 @@ def matrix_csv(matrix: Matrix) -> str:
 
 
 def matrix_svg(matrix: Matrix, title: str) -> str:
-    """Accuracies as colours and numbers, one row per task learned. As text: Matplotlib takes 100 ms per picture."""
+    """Accuracies as colours and numbers, one row per task learned. As text: Matplotlib takes 70 ms per picture."""
     tasks = len(matrix)
     cell = max(160 / tasks, 40 if tasks <= READABLE else 18)
     side = round(cell * tasks)
