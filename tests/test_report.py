@@ -352,3 +352,17 @@ def test_values_of_zero_and_false_keep_their_columns_and_panels(tmp_path: Path) 
     assert [dict(panel) for panel, _ in panels] == [{"normalise": False}, {"normalise": True}]
     for _, cells in panels:
         assert tables.table(collect(study, store), cells).header == ["method", "weight_decay 0.0", "weight_decay 0.01"]
+
+
+def test_methods_as_columns_have_what_else_varies_as_rows(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    study = study_files.parse({**CONTENT, "report": {"x": "method", "classifiers": ["softmax"]}}, "a file")
+    deliver(store, study, tmp_path)
+    answer = collect(study_files.parse(yaml.safe_load(study.to_yaml()), "as stored", stored=True), store)
+    shown = tables.table(answer, answer.cells)
+    assert shown.header == ["buffer", "method finetune", "method pcr"]
+    assert {row[0]: row[2][:4] for row in shown.rows} == {"50": "67.0", "100": "72.0", "any": "-"}
+    alone = study_files.parse(
+        {**CONTENT, "grid": {"method": ["pcr", "er"], "seed": [0]}, "report": {"x": "method"}}, ""
+    )
+    assert alone.spec.report.series == "dataset"

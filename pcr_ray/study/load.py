@@ -109,7 +109,7 @@ def parse(
         override(content, text)
     modules = _load_plugins(content, where, folder, more_plugins)
     problems = checks.unknown_keys(content)
-    spec = _spec_or_problems(content, problems)
+    spec = _with_series(_spec_or_problems(content, problems))
     problems += checks.of_names(spec)
     rules = [*spec.exclude, *(a.when for a in spec.adjust)]
     problems += [f"{place}: no trial of the file has {rule}" for place, rule in useless if rule in rules]
@@ -125,6 +125,16 @@ def parse(
     if problems:
         raise problems_error(where, problems)
     return study
+
+
+def _with_series(spec: SweepFile) -> SweepFile:
+    """Where x is what the rows would be, and the file names no series: the rows are what else the grid varies."""
+    report = spec.report
+    if report.x != report.series or "series" in report.model_fields_set:
+        return spec
+    others = [field for grid in (spec.grid, *spec.grids) for field in grid if field not in (report.x, "seed")]
+    series = {"series": others[0] if others else "dataset"}
+    return spec.model_copy(update={"report": report.model_copy(update=series)})
 
 
 def _load_plugins(
