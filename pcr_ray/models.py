@@ -161,9 +161,12 @@ class Network(nn.Module):
     def compile_backbone(self, backend: str | Callable[..., Any] = "inductor") -> None:
         """For the rest of the process: networks of one kind share what was compiled."""
         import torch._dynamo
+        import torch._functorch.config
 
         # Beyond a limit dynamo gives up, or ends a step that has to be one graph: a worker runs trials of many kinds.
         torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 10_000
+        # A-GEM takes two gradients of one pass, which torch refuses where a backward pass may reuse buffers.
+        torch._functorch.config.donated_buffer = False
         self.backbone.compile(backend=backend)
 
     def forward(self, x: Tensor, parts: list[int] | None = None, *, logits: bool = False) -> Tensor:

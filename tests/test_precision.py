@@ -65,7 +65,9 @@ def test_the_switches_hold_for_steps_and_evaluation_and_no_longer(root, monkeypa
     found = []
     for method in ("embed", "step"):
         plain = getattr(METHODS.get("er"), method)
-        monkeypatch.setattr(METHODS.get("er"), method, lambda *a, f=plain, m=method: (found.append((m, switches())), f(*a))[1])
+        monkeypatch.setattr(
+            METHODS.get("er"), method, lambda *a, f=plain, m=method: (found.append((m, switches())), f(*a))[1]
+        )
     before = switches()
     for precision, tf32 in (("tf32", True), ("float32", False)):
         found.clear()

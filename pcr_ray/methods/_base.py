@@ -19,6 +19,7 @@ from pcr_ray.augment import PIPELINES, Draw
 from pcr_ray.config import TrialConfig
 from pcr_ray.lazy import F, nn, torch
 from pcr_ray.memory import Memory, Recalled
+from pcr_ray.methods._compiled import compiled
 from pcr_ray.registry import Registry
 from pcr_ray.stream import Batch, Task
 
@@ -79,7 +80,7 @@ class Method(Module):
     nearest_mean: ClassVar[bool] = False  # its own classifier is the nearest class mean, not the head
     batchnorm: ClassVar[str] = "separate"  # what `batchnorm: auto` means
     syncs: ClassVar[str] = ""  # why `remember` has to wait for the device; empty: no part of a step does
-    compiles: ClassVar[str] = ""  # what `--compile` compiles instead of `loss`, and why; empty: `loss`
+    uncompiled: ClassVar[str] = ""  # why `--compile` compiles the network alone; empty: `loss`, its backward with it
     mean: Tensor  # (3, 1, 1)
     std: Tensor  # (3, 1, 1)
     proxy_gradients: Tensor  # (C,), summed over the task's steps
@@ -202,13 +203,15 @@ class Method(Module):
 
     def compile_loss(self, backend: str | Callable[..., Any] = "inductor") -> None:
         """Views, forward, loss and their backward pass behind one boundary, and the backbone for what remains."""
-        from pcr_ray.methods._compiled import compiled
-
         self.net.compile_backbone(backend)
-        if self.compiles:
-            return
-        once = type(self).learn is Method.learn  # one loss and one backward pass per step
-        self._loss = compiled(backend, "reduce-overhead" if once and self.mean.is_cuda else None)
+        if not self.uncompiled:
+            # CUDA graphs, where a step has one loss: their next run overwrites what an earlier one returned.
+            self._loss = compiled(backend, "reduce-overhead" if self.one_loss() and self.mean.is_cuda else None)
+
+    @classmethod
+    def one_loss(cls) -> bool:
+        """Whether a step is one loss and one backward pass."""
+        return cls.learn is Method.learn
 
     def draws(self, batch: Batch) -> list[Draw]:
         """What is random about the views of a batch, from the generator of its kind: for each time that it is shown."""

@@ -13,24 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 from pcr_ray.lazy import torch
 from pcr_ray.memory import Recalled
-from pcr_ray.methods._base import Method
 from pcr_ray.stream import Batch, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pcr_ray.methods._base import Method
+
 
 class Sizes:
     """A task for compiled code: its numbers of classes are sizes of a tensor, which can be variable.
 
-    From 2 on: torch compiles anew for sizes 0 and 1.
+    From 2 on, as torch compiles anew for sizes 0 and 1. `seen` is a size of which nothing is assumed (unbacked), as
+    torch would compile anew for a slice of all classes; on a GPU it is not, for fear of losing CUDA graphs.
     """
 
     def __init__(self, task: Task, device: torch.device) -> None:
         self.index = task.index
         self.sizes = torch.empty(0, task.old + 2, task.seen + 2, device=device)
         torch._dynamo.maybe_mark_dynamic(self.sizes, 1)
-        torch._dynamo.decorators.mark_unbacked(self.sizes, 2)
+        mark = torch._dynamo.maybe_mark_dynamic if device.type == "cuda" else torch._dynamo.decorators.mark_unbacked
+        mark(self.sizes, 2)
 
     @property
     def old(self) -> int:
@@ -53,6 +56,8 @@ def compiled(backend: str | Callable[..., Any], mode: str | None) -> Callable[[M
     def loss(method: Method, batch: Batch, memory: Recalled | None) -> Tensor:
         task, device = method.task, batch.images.device
         sizes: Any = Sizes(task, device)
+        if mode == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()
         try:
             return boundary(method, _ready(batch, device), memory and _ready(memory, device), sizes)
         finally:
@@ -66,14 +71,9 @@ def _ready(batch: Batch, device: torch.device) -> Any:
     batch = copy.copy(batch)
     batch.draws = [draw.sent(device) for draw in batch.draws]
     batch.labels = batch.labels.clone()  # a slice: where in the task's labels it begins would be a size too
-    if len(batch) > 1:
+    if len(batch) > 1:  # 1 cannot be variable
         for tensor in (batch.images, batch.labels, *getattr(batch, "extras", {}).values()):
-            _variable(tensor, 0)
+            torch._dynamo.mark_dynamic(tensor, 0)
         for draw in batch.draws:
-            _variable(draw.values, 1)
+            torch._dynamo.mark_dynamic(draw.values, 1)
     return batch
-
-
-def _variable(tensor: Tensor, *dims: int) -> None:
-    for dim in dims:
-        torch._dynamo.mark_dynamic(tensor, dim)

@@ -100,7 +100,7 @@ class OCM(Method):
     title = "OCM"
     idea = "contrastive terms over 16 rotations that keep whole features, and those of the previous model"
     cost = 18.4
-    compiles = "the network: it draws views while it computes, those of the teacher among them"
+    uncompiled = "it draws views while it computes, for the teacher too"
     Params = OCMParams
     batchnorm = "joint"
     inert = {"views": "both"}
