@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pcr_ray.device import send
 from pcr_ray.lazy import F, torch
 
 if TYPE_CHECKING:
@@ -22,10 +23,15 @@ TRIES = 10  # torchvision's number of attempts to find a crop that fits
 
 @dataclass(frozen=True)
 class Draw:
-    """The random choices for a number of images: what each pipeline draws and applies. Still on the host."""
+    """The random choices for a number of images: what each pipeline draws and applies. On the host, until sent."""
 
     values: Tensor  # (parameters, N)
     order: list[int]  # of the colour operations
+
+    def sent(self, device: torch.device) -> Draw:
+        """For compiled code, whose graph may not depend on the order: as data, below the parameters of each image."""
+        order = torch.tensor(self.order, dtype=self.values.dtype)[:, None].expand(-1, self.values.shape[1])
+        return Draw(send(torch.cat([self.values, order]), device), [])
 
 
 class Pipeline:
@@ -82,15 +88,21 @@ class Augmentation(Pipeline):
 
     def apply(self, images: Tensor, draws: list[Draw]) -> Tensor:
         """Images of one or more draws, one after the other. One copy to the device, however many."""
-        values = torch.cat([d.values for d in draws], 1).to(images.device, non_blocking=True)
+        values = joined(draws, images.device)
         yes = values > 0.5
         images = crop_resize(images, values[:4].T, yes[4], reflect=self.reflect)
         if self.jitter:
-            counts = [d.values.shape[1] for d in draws]
-            parts = zip(images.split(counts), values[6:10].split(counts, 1), draws)
-            coloured = [self.colours(part, factors, draw.order) for part, factors, draw in parts]
-            images = torch.where(_per_image(yes[5]), torch.cat(coloured), images)
+            coloured = self.coloured(images, values, draws)
+            images = torch.where(_per_image(yes[5]), coloured, images)
         return torch.where(_per_image(yes[10]), grey(images), images) if self.grey else images
+
+    def coloured(self, images: Tensor, values: Tensor, draws: list[Draw]) -> Tensor:
+        """Each draw's images by its factors and in its order."""
+        if torch.compiler.is_compiling():
+            return self.colours_by_data(images, values[6:10], values[11:15])
+        counts = [d.values.shape[1] for d in draws]
+        parts = zip(images.split(counts), values[6:10].split(counts, 1), draws)
+        return torch.cat([self.colours(part, factors, draw.order) for part, factors, draw in parts])
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:
         """Crops (N, 4) as top, left, height, width: the first of ten tries that fits, else the whole image."""
@@ -119,6 +131,18 @@ class Augmentation(Pipeline):
             images = (brightness, contrast, saturation, hue)[i](images, factors[i])
         return images
 
+    @staticmethod
+    def colours_by_data(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+        """The same with an order (4, N) on the device: at each place all four are computed and one is taken.
+
+        A graph for each order would be 24 of them, and 576 with the memory's own.
+        """
+        for place in order:
+            before = images
+            for i, operation in enumerate((brightness, contrast, saturation, hue)):
+                images = torch.where(_per_image(place == i), operation(before, factors[i]), images)
+        return images
+
 
 @dataclass(frozen=True)
 class CropFlip(Pipeline):
@@ -134,8 +158,14 @@ class CropFlip(Pipeline):
 
     def apply(self, images: Tensor, draws: list[Draw]) -> Tensor:
         """Images of one or more draws, one after the other. One copy to the device, however many."""
-        values = torch.cat([d.values for d in draws], 1).to(images.device, non_blocking=True)
+        values = joined(draws, images.device)
         return padded_crop(images, values[:2].long().T, values[2] > 0.5, self.padding)
+
+
+def joined(draws: list[Draw], device: torch.device) -> Tensor:
+    """The values of all of them, on the device: what was not sent before goes in one copy."""
+    values = torch.cat([d.values for d in draws], 1)
+    return values if values.device == device else send(values, device)
 
 
 PIPELINES: dict[str, Pipeline | None] = {
@@ -211,7 +241,7 @@ def hue(images: Tensor, shift: Tensor) -> Tensor:
         torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
     sextant = sextant + 6 * shift[:, None, None]
-    n = torch.tensor([5.0, 3.0, 1.0]).to(images.device, images.dtype, non_blocking=True)
+    n = torch.arange(5, 0, -2, dtype=images.dtype, device=images.device)
     k = (n[:, None, None] + sextant[:, None]) % 6
     return value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp(0, 1)
 

@@ -22,7 +22,8 @@ class TrialConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     # Fields added later: the value that means "as before", see identity.py.
-    added: ClassVar[dict[str, Any]] = {"softmax": "seen", "pixels": "unit", "pool": None, "stop_after": None}
+    added: ClassVar[dict[str, Any]] = {"softmax": "seen", "pixels": "unit", "pool": None, "stop_after": None,
+                                         "precision": "float32"}  # fmt: skip
     labels: ClassVar[tuple[str, ...]] = ("preset",)  # fields that decide nothing: no part of the identity
 
     preset: str | None = Field(
@@ -102,6 +103,11 @@ class TrialConfig(BaseModel):
     proxy_gradients: bool = Field(
         False, description="also record the cumulative gradient magnitude of every class proxy"
     )
+    precision: Literal["float32", "tf32", "bf16"] = Field(
+        "float32",
+        description="arithmetic on a GPU: float32 throughout; tf32, TF32 in convolutions and products of matrices; "
+        "bf16, the backbone in bfloat16, with parameters, BatchNorm's statistics and the loss in float32",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of all randomness")
 
     def flat(self) -> dict[str, Any]:
@@ -136,6 +142,7 @@ ALIASES = {
         "augment": "augmentation aug transform",
         "batchnorm": "batch_norm bn",
         "normalise": "normalize normalization",
+        "precision": "dtype amp mixed_precision autocast",
         "class_order": "classes_order order",
         "seed": "seeds random_seed rng",
         "folder": "image_folder images data_dir path",

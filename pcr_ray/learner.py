@@ -20,6 +20,7 @@ from pcr_ray import metrics, models, seeds
 from pcr_ray.checkpoints import NAME as CHECKPOINT
 from pcr_ray.config import TrialConfig
 from pcr_ray.datasets import data_root, prepare
+from pcr_ray.device import check_precision, pick_device, rounding
 from pcr_ray.errors import DivergedError, InputError
 from pcr_ray.identity import identity
 from pcr_ray.memory import Memory
@@ -27,19 +28,6 @@ from pcr_ray.methods import METHODS, Method
 from pcr_ray.methods._base import nearest_mean
 from pcr_ray.metrics import CLASSIFIERS, NCM, SOFTMAX, Training
 from pcr_ray.stream import Stream
-
-
-def pick_device(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N, if it is there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    known = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
-    if not known:
-        raise InputError(f"device: '{name}' is not one of auto, cpu, cuda, cuda:N")
-    gpus = torch.cuda.device_count()
-    if name != "cpu" and int(known[1] or 0) >= gpus:
-        raise InputError(f"device: '{name}' asked for, but torch sees {gpus or 'no'} GPU; use --device auto or cpu")
-    return torch.device(name)
 
 
 class Learner:
@@ -56,6 +44,7 @@ class Learner:
     ) -> None:
         self.config = config
         self.device = pick_device(device)
+        check_precision(self.device, config.precision)
         self._forget_peak_memory()
         data = prepare(config, data_root(root), Path(beside) if beside else None)
         method = METHODS.get(config.method)
@@ -64,7 +53,7 @@ class Learner:
         self.method = self._build(method, data.classes, data.mean, data.std)
         self.method.optimiser = self._optimiser()
         if compile:
-            self.method.net.compile_backbone()
+            self.method.compile_loss()
         self.matrices: dict[str, metrics.Matrix] = {name: [] for name in CLASSIFIERS}
         self.training = Training([], [], [])
         self.proxy_gradients: list[list[float]] = []
@@ -74,6 +63,7 @@ class Learner:
         init = seeds.derive(config.seed, "init")
         size = self.stream.image_shape[0]
         net = models.build(config.model, config.head, classes, config.gamma, init, pool=config.pool, image_size=size)
+        net.bf16 = config.precision == "bf16"
         try:
             memory = Memory(config.buffer, self.stream.image_shape, config.seed, self.device)
         except RuntimeError as error:  # what torch raises where there is no room, on a CPU and on a GPU
@@ -107,6 +97,13 @@ class Learner:
 
     def run_task(self, on_step: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Learn the next task, evaluate on all seen so far, and return this task's metrics."""
+        with rounding(self.config.precision):
+            self._learn_task(on_step)
+            self._evaluate()
+        self.training.memory.append(self._peak_memory() / 2**20)
+        return self.task_metrics(self.tasks_done)
+
+    def _learn_task(self, on_step: Callable[[], None]) -> None:
         task = self.stream.tasks[self.tasks_done]
         self.method.begin_task(task)
         self.method.train()
@@ -130,9 +127,6 @@ class Learner:
         if self.config.proxy_gradients:
             self.proxy_gradients.append(self.method.proxy_gradients.tolist())
         self.method.end_task()
-        self._evaluate()
-        self.training.memory.append(self._peak_memory() / 2**20)
-        return self.task_metrics(self.tasks_done)
 
     def _diverged(self, what: str, step: int) -> DivergedError:
         c = self.config

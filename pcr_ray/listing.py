@@ -75,7 +75,7 @@ def methods_markdown() -> str:
         "that of ER with as many images (FINE-TUNE and IID see half as many), measured on CIFAR10 at batch 10 + 10",
         "with one CPU thread; forecasts use it where no trial of the kind was recorded yet, and in `make bench` it is",
         "the ratio of ER over that of the method. A method that has to wait for the device when it stores a batch says",
-        "why below.",
+        "why below, and so does one whose step `--compile` does not make one graph of.",
         "",
         "Common to all, unless a trial says otherwise: images and augmented copies in one batch, pixels in [0, 1],",
         "Reduced ResNet18 with a global average pool (160 features at every image size; public code pools 4 x 4 cells,",
@@ -108,6 +108,10 @@ def _notes(method: type[Method]) -> list[str]:
         lines.append(f"- Without effect: {', '.join(f'`{name}`' for name in method.inert)}.")
     if method.syncs:
         lines.append(f"- Waits for the device when it stores a batch: {method.syncs}.")
+    if method.uncompiled:
+        lines.append(f"- `--compile` compiles the network alone: {method.uncompiled}.")
+    elif not method.one_loss():
+        lines.append("- `--compile` compiles each loss on its own: a step takes more than one.")
     return lines
 
 

@@ -6,25 +6,34 @@ needs an answer from the device.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pcr_ray import seeds
+from pcr_ray.device import send
 from pcr_ray.lazy import torch
 from pcr_ray.stream import Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pcr_ray.augment import Draw
 
+
+@dataclass(kw_only=True)
 class Recalled(Batch):
     """A batch from memory, with the slots it came from and what was stored beside the images."""
 
-    def __init__(self, memory: Memory, slots: Tensor, host_labels: np.ndarray | None) -> None:
-        super().__init__(memory.images[slots], memory.labels[slots], host_labels)
-        self.slots = slots
-        self.extras = {name: values[slots] for name, values in memory.extras.items()}
+    slots: Tensor
+    extras: dict[str, Tensor]
+
+    def part(self, rows: slice, draws: list[Draw]) -> Recalled:
+        """Some of it, with the draws for these."""
+        labels = None if self.host_labels is None else self.host_labels[rows]
+        extras = {name: values[rows] for name, values in self.extras.items()}
+        return Recalled(self.images[rows], self.labels[rows], labels, draws, slots=self.slots[rows], extras=extras)
 
 
 class Memory:
@@ -55,8 +64,12 @@ class Memory:
     def at(self, slots: np.ndarray | Tensor) -> Recalled:
         """The images in these slots; slots chosen on the device leave the host labels unknown (None)."""
         if isinstance(slots, torch.Tensor):
-            return Recalled(self, slots, None)
-        return Recalled(self, self._send(slots), self.host_labels[slots])
+            return self._recalled(slots, None)
+        return self._recalled(self._send(slots), self.host_labels[slots])
+
+    def _recalled(self, slots: Tensor, host_labels: np.ndarray | None) -> Recalled:
+        extras = {name: values[slots] for name, values in self.extras.items()}
+        return Recalled(self.images[slots], self.labels[slots], host_labels, slots=slots, extras=extras)
 
     def reservoir(self, batch: Batch, **extras: Tensor) -> None:
         """Offer a batch: every image seen so far ends up in memory with equal chance."""
@@ -108,4 +121,4 @@ class Memory:
         self.keep_rng.set_state(state["keep_rng"].cpu())
 
     def _send(self, indices: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(indices)).to(self.device, non_blocking=True)
+        return send(torch.from_numpy(np.ascontiguousarray(indices)), self.device)

@@ -22,7 +22,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: BatchNorm, weight: Tensor, bias: Tensor, parts: list[int]) -> Tensor:
-        out, statistics = torch.empty_like(x), x.new_empty(len(parts), 2, x.shape[1])
+        out, statistics = torch.empty_like(x), weight.new_empty(len(parts), 2, x.shape[1])
         for mine, result, (mean, scale) in zip(x.split(parts), out.split(parts), statistics):
             out_ = (result, mean, scale)
             torch.native_batch_norm(mine, weight, bias, *norm.moving, True, norm.rate, norm.eps, out=out_)
@@ -148,6 +148,7 @@ class Network(nn.Module):
         self, model: str, head: str, classes: int, gamma: float | None, pool: int | None, image_size: int
     ) -> None:
         super().__init__()
+        self.bf16 = False  # the backbone in bfloat16
         self.backbone = ResNet18(FILTERS[model], pool, image_size)
         dim = self.backbone.dim
         self.head: CosineHead | nn.Linear
@@ -160,13 +161,20 @@ class Network(nn.Module):
     def compile_backbone(self, backend: str | Callable[..., Any] = "inductor") -> None:
         """For the rest of the process: networks of one kind share what was compiled."""
         import torch._dynamo
+        import torch._functorch.config
 
-        # Enough for a worker that runs trial after trial, with other batches and modes; beyond it dynamo gives up.
-        torch._dynamo.config.recompile_limit = 64
+        # Beyond a limit dynamo gives up, or ends a step that has to be one graph: a worker runs trials of many kinds.
+        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 10_000
+        # A-GEM takes two gradients of one pass, which torch refuses where a backward pass may reuse buffers.
+        torch._functorch.config.donated_buffer = False
         self.backbone.compile(backend=backend)
 
     def forward(self, x: Tensor, parts: list[int] | None = None, *, logits: bool = False) -> Tensor:
-        features = self.backbone(x, parts)
+        if self.bf16:
+            with torch.autocast(x.device.type, torch.bfloat16):
+                features = self.backbone(x, parts).float()
+        else:
+            features = self.backbone(x, parts)
         return self.head(features) if logits else features
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,8 @@ from pcr_ray.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from pcr_ray.augment import Draw
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Batch:
     images: Tensor  # uint8 (N, H, W, 3)
     labels: Tensor  # int64 (N,)
     host_labels: np.ndarray | None  # None if which images these are was decided on the device
+    draws: list[Draw] = field(default_factory=list)  # what is random about their views; empty: not decided yet
 
     def __len__(self) -> int:
         return len(self.labels)

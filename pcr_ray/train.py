@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     how = p.add_argument_group("how it runs")
     how.add_argument("--data-root", metavar="DIR", help="where datasets are (default: PCR_RAY_DATA, else a cache)")
     how.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-    how.add_argument("--compile", action="store_true", help="torch.compile the backbone")
+    how.add_argument("--compile", action="store_true", help="compile a step with torch.compile")
     how.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (default: 1, as in sweeps)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured there")
     how.add_argument(

@@ -195,7 +195,7 @@ def test_every_field_makes_another_trial():
                "replay_per_class": 7, "model": "resnet18",
                "head": "linear", "gamma": 5.0, "optimiser": "sgd", "lr": 0.2, "betas": [0.8, 0.9],
                "weight_decay": 0.1, "augment": "none", "views": "augmented", "batchnorm": "joint",
-               "normalise": True, "pixels": "signed", "softmax": "all", "pool": 1,
+               "normalise": True, "pixels": "signed", "softmax": "all", "pool": 1, "precision": "bf16",
                "proxy_gradients": True, "seed": 1}  # fmt: skip
     identities = {identity(resolve({**base, field: value})) for field, value in changes.items()}
     identities.add(identity(resolve({**base, "optimiser": "sgd", "momentum": 0.5})))

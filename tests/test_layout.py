@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parent.parent
 # From the bottom up. A module may import what stands lower, and its own line without going in circles.
 LAYERS = [
     "__init__ config console errors lazy registry sources text",
-    "datasets",
+    "datasets device",
     "augment checkpoints memory metrics models seeds stream",
     "methods",
     "identity learner plugins provenance",

@@ -35,7 +35,7 @@ class RunOptions:
         None, "run again what has ended: trials that failed, those whose code has changed since (failed ones too), or "
         "all; a new attempt replaces a finished one only when it is finished itself", choices=RERUN,
     )  # fmt: skip
-    compile: bool = _option(False, "torch.compile the backbones")
+    compile: bool = _option(False, "compile the trials' steps with torch.compile")
     ship: bool = _option(False, "send this package to the cluster's workers instead of using the installed one")
     wait: float | None = _option(None, "stop if no trial could start within so many minutes", metavar="MIN")
     stall_minutes: float | None = _option(

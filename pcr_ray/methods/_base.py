@@ -6,18 +6,20 @@ it differs and inherits the rest; nothing outside its file asks for its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from pcr_ray import seeds
-from pcr_ray.augment import PIPELINES
+from pcr_ray.augment import PIPELINES, Draw
 from pcr_ray.config import TrialConfig
 from pcr_ray.lazy import F, nn, torch
 from pcr_ray.memory import Memory, Recalled
+from pcr_ray.methods._compiled import compiled
 from pcr_ray.registry import Registry
 from pcr_ray.stream import Batch, Task
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     Module = nn.Module
 else:
     Module = object
+
+
+B = TypeVar("B", bound=Batch | None)
 
 
 class Params(BaseModel):
@@ -75,6 +80,7 @@ class Method(Module):
     nearest_mean: ClassVar[bool] = False  # its own classifier is the nearest class mean, not the head
     batchnorm: ClassVar[str] = "separate"  # what `batchnorm: auto` means
     syncs: ClassVar[str] = ""  # why `remember` has to wait for the device; empty: no part of a step does
+    uncompiled: ClassVar[str] = ""  # why `--compile` compiles the network alone; empty: `loss`, its backward with it
     mean: Tensor  # (3, 1, 1)
     std: Tensor  # (3, 1, 1)
     proxy_gradients: Tensor  # (C,), summed over the task's steps
@@ -86,7 +92,7 @@ class Method(Module):
 
     @classmethod
     def create(cls, config: TrialConfig, net: Network, memory: Memory, mean: list[float], std: list[float]) -> Method:
-        return type(cls.__name__, (cls, nn.Module), {})(config, net, memory, mean, std)
+        return _module(cls)(config, net, memory, mean, std)
 
     def __init__(self, config: TrialConfig, net: Network, memory: Memory, mean: list[float], std: list[float]) -> None:
         super().__init__()
@@ -97,6 +103,7 @@ class Method(Module):
         self.memory_rng = seeds.generator(config.seed, "augment/memory")
         self.task = Task(0, 0, 0)
         self.optimiser: torch.optim.Optimizer
+        self._loss: Callable[[Method, Batch, Recalled | None], Tensor] | None = None  # compiled
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
         self.register_buffer("proxy_gradients", torch.zeros(len(net.head.weight)))
@@ -119,8 +126,8 @@ class Method(Module):
 
     def learn(self, batch: Batch, memory: Recalled | None) -> Tensor:
         """One update of the parameters; the loss, still on the device."""
-        loss = self.loss(batch, memory)
         self.optimiser.zero_grad()
+        loss = self.taken_loss(batch, memory)
         loss.backward()
         self.descend()
         return loss.detach()
@@ -190,15 +197,44 @@ class Method(Module):
         """How many classes, the first ones, compete in the cross-entropies of training."""
         return self.task.seen if self.config.softmax == "seen" else len(self.net.head.weight)
 
+    def taken_loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
+        """`loss` as a step takes it: what is random is decided first, so that the rest can be compiled."""
+        return (self._loss or type(self).loss)(self, self.decided(batch), self.decided(memory))
+
+    def compile_loss(self, backend: str | Callable[..., Any] = "inductor") -> None:
+        """Views, forward, loss and their backward pass behind one boundary, and the backbone for what remains."""
+        self.net.compile_backbone(backend)
+        if not self.uncompiled:
+            # CUDA graphs, where a step has one loss: their next run overwrites what an earlier one returned.
+            self._loss = compiled(backend, "reduce-overhead" if self.one_loss() and self.mean.is_cuda else None)
+
+    @classmethod
+    def one_loss(cls) -> bool:
+        """Whether a step is one loss and one backward pass."""
+        return cls.learn is Method.learn
+
+    def draws(self, batch: Batch) -> list[Draw]:
+        """What is random about the views of a batch, from the generator of its kind: for each time that it is shown."""
+        if self.augmentation is None or self.config.views == "original":
+            return []
+        height, width = batch.images.shape[1:3]
+        rng = self.memory_rng if isinstance(batch, Recalled) else self.stream_rng
+        return [self.augmentation.draw(len(batch), (height, width), rng)]
+
+    def decided(self, batch: B) -> B:
+        """A batch with its draws: what is left to do with it is tensors alone."""
+        if batch is not None:
+            batch = copy.copy(batch)  # its draws hold for one loss
+            batch.draws = self.draws(batch)
+        return batch
+
     def views(self, *batches: Batch | None) -> list[Views]:
         """Originals and augmented copies of each batch that there is, or one of them, as the trial says."""
         given = [b for b in batches if b is not None]
         originals = [self.originals(b) for b in given]
         if self.augmentation is None or self.config.views == "original":
             return [Views(self.normalised(images), b.labels) for images, b in zip(originals, given)]
-        height, width = originals[0].shape[-2:]
-        rngs = [self.memory_rng if isinstance(b, Recalled) else self.stream_rng for b in given]
-        draws = [self.augmentation.draw(len(b), (height, width), rng) for b, rng in zip(given, rngs)]
+        draws = [(b.draws or self.draws(b))[0] for b in given]
         together = torch.cat(originals) if len(given) > 1 else originals[0]
         augmented = self.augmentation.apply(together, draws).split([len(b) for b in given])
         if self.config.views == "augmented":
@@ -241,6 +277,16 @@ class Method(Module):
         if not filled:
             return None
         return mean_per_class(self.embed(self.memory.images[:filled]), self.memory.labels[:filled], self.task.seen)
+
+
+_modules: dict[type[Method], type[Method]] = {}
+
+
+def _module(cls: type[Method]) -> type[Method]:
+    """The torch module. One class for all trials: what was compiled for one of them serves the next."""
+    if cls not in _modules:
+        _modules[cls] = type(cls.__name__, (cls, nn.Module), {})
+    return _modules[cls]
 
 
 def mean_per_class(features: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -47,7 +47,7 @@ class LookingAhead(ER):
         again = self.config.batchnorm != "separate"
         rng = self.stream_rng.get_state()
         with frozen_statistics(self.net) if again else nullcontext():
-            loss = self.loss(batch, None)
+            loss = self.taken_loss(batch, None)
         trained = [p for p in self.parameters() if p.requires_grad]
         gradients: Gradients = list(zip(trained, torch.autograd.grad(loss, trained, allow_unused=True)))
         if again:
@@ -62,7 +62,7 @@ class LookingAhead(ER):
         if found is None or found[0] is not batch or memory is None:
             return super().learn(batch, memory)
         _, stream_loss, gradients = found
-        memory_loss = self.loss(memory, None)
+        memory_loss = self.taken_loss(memory, None)
         for parameter, gradient in gradients:
             parameter.grad = gradient
         memory_loss.backward()  # adds to it

@@ -38,6 +38,7 @@ def project(gradient: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Ten
 class AGEM(Method):
     title = "A-GEM"
     idea = "the stream's gradient, without what would raise the loss on memory"
+    uncompiled = "each of its two losses has a gradient of its own"
 
     def recall(self, batch: Batch) -> Recalled | None:
         return super().recall(batch) if self.task.old else None

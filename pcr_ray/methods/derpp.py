@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
+from pcr_ray.augment import Draw
 from pcr_ray.lazy import F, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method, Params
@@ -47,8 +48,9 @@ class DERPP(Method):
         first, second = super().recall(batch), super().recall(batch)
         if first is None or second is None:
             return None
-        labels = np.concatenate([first.host_labels, second.host_labels])
-        return Recalled(self.memory, torch.cat([first.slots, second.slots]), labels)
+        both = self.memory.at(torch.cat([first.slots, second.slots]))
+        both.host_labels = np.concatenate([first.host_labels, second.host_labels])
+        return both
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         draws = [] if memory is None else self.halves(memory)
@@ -63,11 +65,14 @@ class DERPP(Method):
             total = total + self.params.beta * F.cross_entropy(logits[2][:, : self.trained], views[2].labels)
         return total
 
+    def draws(self, batch: Batch) -> list[Draw]:
+        if isinstance(batch, Recalled):
+            return [draw for half in self.halves(batch) for draw in super(DERPP, self).draws(half)]
+        return super().draws(batch)
+
     def halves(self, memory: Recalled) -> list[Recalled]:
-        labels, middle = memory.host_labels, len(memory) // 2
-        assert labels is not None  # both draws were made on the host
-        parts = slice(middle), slice(middle, None)
-        return [Recalled(self.memory, memory.slots[part], labels[part]) for part in parts]
+        middle = len(memory) // 2
+        return [memory.part(slice(middle), memory.draws[:1]), memory.part(slice(middle, None), memory.draws[1:])]
 
     def remember(self, batch: Batch) -> None:
         self.memory.reservoir(batch, logits=self.pending)

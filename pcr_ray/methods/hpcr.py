@@ -67,14 +67,20 @@ class HPCR(Method):
     head = "cosine"
     heads = ("cosine",)
     inert = {"softmax": "seen"}  # its sum runs over the classes of the batch
+    weight: Tensor  # ()
 
     def build(self) -> None:
         self.steps = 0  # of the current task
+        self.register_buffer("weight", torch.zeros(()), persistent=False)  # g_i of the coming step
         self.pending: dict[str, Tensor] = {}  # what to store with the batch, between its forward and `remember`
 
     def begin_task(self, task: Task) -> None:
         super().begin_task(task)
-        self.steps = 0
+        self.count(0)
+
+    def count(self, steps: int) -> None:
+        self.steps, p = steps, self.params
+        self.weight.fill_(schedule(steps, p.low, p.high, p.period))
 
     def loss(self, batch: Batch, memory: Recalled | None) -> Tensor:
         views = self.views(batch, memory)
@@ -84,8 +90,8 @@ class HPCR(Method):
         self.pending = {"logits": logits[0].detach()[: len(batch)], "features": features[0].detach()[: len(batch)]}
         labels = torch.cat([v.labels for v in views])
         p = self.params
-        total = schedule(self.steps, p.low, p.high, p.period) * pcr_loss(torch.cat(logits), labels)
-        if memory is None or self.task.index == 0:
+        total = self.weight * pcr_loss(torch.cat(logits), labels)
+        if memory is None or not self.task.old:
             return total
         copies = len(logits[1]) // len(memory)  # stored once per image, compared once per view
         stored = {name: values.repeat(copies, 1) for name, values in memory.extras.items()}
@@ -96,4 +102,4 @@ class HPCR(Method):
     def remember(self, batch: Batch) -> None:
         self.memory.reservoir(batch, **self.pending)
         self.pending = {}
-        self.steps += 1
+        self.count(self.steps + 1)

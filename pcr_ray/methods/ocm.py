@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from pcr_ray import seeds
+from pcr_ray.augment import Draw
 from pcr_ray.lazy import F, nn, torch
 from pcr_ray.memory import Recalled
 from pcr_ray.methods._base import METHODS, Method, Params, Views
@@ -99,6 +100,7 @@ class OCM(Method):
     title = "OCM"
     idea = "contrastive terms over 16 rotations that keep whole features, and those of the previous model"
     cost = 18.4
+    uncompiled = "it draws views while it computes, for the teacher too"
     Params = OCMParams
     batchnorm = "joint"
     inert = {"views": "both"}
@@ -155,6 +157,9 @@ class OCM(Method):
         labels = (batch.labels + offsets[:, None]).flatten()
         images = torch.cat([self.normalised(rotated), self.augmented(rotated, batch)])
         return Views(images, torch.cat([labels, labels]))
+
+    def draws(self, batch: Batch) -> list[Draw]:
+        return []  # drawn by `augmented`, each time that images are shown
 
     def augmented(self, images: Tensor, batch: Batch) -> Tensor:
         """Augmented and normalised, by the generator of the batch's kind."""

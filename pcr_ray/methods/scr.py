@@ -81,7 +81,7 @@ class SCR(Method):
 
     def review(self, memory: Recalled) -> None:
         self.optimiser.zero_grad()
-        (self.loss(memory, None) / 10).backward()  # a tenth of the gradient
+        (self.taken_loss(memory, None) / 10).backward()  # a tenth of the gradient
         self.descend()
 
     def predict(self, features: Tensor, means: Tensor | None) -> Tensor:
