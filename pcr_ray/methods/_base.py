@@ -214,12 +214,15 @@ class Method(Module):
         return cls.learn is Method.learn
 
     def draws(self, batch: Batch) -> list[Draw]:
-        """What is random about the views of a batch, from the generator of its kind: for each time that it is shown."""
-        if self.augmentation is None or self.config.views == "original":
-            return []
+        """What is random about a batch's views, for each time that `loss` asks for them; others are drawn then."""
+        return [] if self.augmentation is None or self.config.views == "original" else [self.drawn(batch)]
+
+    def drawn(self, batch: Batch) -> Draw:
+        """For one time, from the generator of its kind."""
+        assert self.augmentation is not None
         height, width = batch.images.shape[1:3]
         rng = self.memory_rng if isinstance(batch, Recalled) else self.stream_rng
-        return [self.augmentation.draw(len(batch), (height, width), rng)]
+        return self.augmentation.draw(len(batch), (height, width), rng)
 
     def decided(self, batch: B) -> B:
         """A batch with its draws: what is left to do with it is tensors alone."""
@@ -234,7 +237,7 @@ class Method(Module):
         originals = [self.originals(b) for b in given]
         if self.augmentation is None or self.config.views == "original":
             return [Views(self.normalised(images), b.labels) for images, b in zip(originals, given)]
-        draws = [(b.draws or self.draws(b))[0] for b in given]
+        draws = [b.draws.pop(0) if b.draws else self.drawn(b) for b in given]
         together = torch.cat(originals) if len(given) > 1 else originals[0]
         augmented = self.augmentation.apply(together, draws).split([len(b) for b in given])
         if self.config.views == "augmented":

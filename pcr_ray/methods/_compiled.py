@@ -59,15 +59,17 @@ def compiled(backend: str | Callable[..., Any], mode: str | None) -> Callable[[M
         if mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
         try:
-            return boundary(method, _ready(batch, device), memory and _ready(memory, device), sizes)
+            return boundary(method, _ready(batch, device), _ready(memory, device), sizes)
         finally:
             method.task = task
 
     return loss
 
 
-def _ready(batch: Batch, device: torch.device) -> Any:
+def _ready(batch: Batch | None, device: torch.device) -> Any:
     """A batch for compiled code: its draws on the device, its length variable."""
+    if batch is None:
+        return None
     batch = copy.copy(batch)
     batch.draws = [draw.sent(device) for draw in batch.draws]
     batch.labels = batch.labels.clone()  # a slice: where in the task's labels it begins would be a size too
