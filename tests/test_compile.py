@@ -30,7 +30,7 @@ def backend(graph, inputs):
 @pytest.fixture(scope="module", autouse=True)
 def afresh():
     trace = logging.getLogger("torch.__trace")
-    trace.propagate = False  # whoever listens, as pytest does, gets every graph as text, which takes longer than tracing
+    trace.propagate = False  # who listens, as pytest does, gets every graph as text: that takes longer than tracing
     yield torch.compiler.reset()
     torch.compiler.reset()
     trace.propagate = True
