@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -95,3 +97,28 @@ def test_options_print_themselves_as_a_command_line() -> None:
     assert RunOptions().arguments() == []
     with pytest.raises(InputError, match="--max-concurrent 0: needs a number from 1 to"):
         RunOptions(max_concurrent=0)
+
+
+@pytest.mark.slow
+def test_sigterm_is_a_stop_signal_also_while_ray_shuts_down() -> None:
+    """A real Ray in a process of its own: what a handler around it gets, from the start of Ray to its end."""
+    code = """
+import os, signal
+import ray
+from pcr_ray.execution import cluster, driver
+
+shutdown = ray.shutdown
+def told(*args, **more):
+    os.kill(os.getpid(), signal.SIGTERM)
+    shutdown(*args, **more)
+
+with driver.stop_signals():
+    try:
+        with cluster.connected(None, False), driver.stop_signals():
+            ray.shutdown = told
+    except KeyboardInterrupt:
+        shutdown()
+        print("stopped")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "stopped"), done.stderr

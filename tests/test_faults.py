@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -248,6 +249,19 @@ def test_a_folder_in_use_is_left_alone_and_that_of_a_dead_process_goes(
     with leftovers.marked(ours):
         assert leftovers.clear() == 1
     assert ours.exists() and theirs.exists() and not dead.exists(), "theirs has no mark"
+
+
+def test_a_session_of_a_process_that_died_while_it_started_ray_goes(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    sessions = {name: tmp_path / f"session_2026-11-18_01-02-03_{name}" for name in (dead.pid, os.getpid(), "12345678")}
+    for folder in sessions.values():
+        folder.mkdir()
+    (tmp_path / f"{leftovers.STARTING}{dead.pid}").touch()
+    with leftovers.announced(tmp_path):
+        assert leftovers.clear(tmp_path) == 1
+    left = {sessions[os.getpid()], sessions["12345678"]}
+    assert set(tmp_path.iterdir()) == left, "one is being started, and one was never announced: it is somebody else's"
 
 
 # --- whole sweeps -------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import gc
 import logging
 import os
 import re
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,10 +29,32 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
     `modules` are packages that the cluster's workers get from here.
     """
     import ray
+    from ray._common.utils import get_default_ray_temp_dir
 
     quiet(verbose)
     if address:
         join.reach(address)
+    with contextlib.nullcontext() if address else leftovers.announced(Path(get_default_ray_temp_dir())):
+        _init(address, verbose, modules)
+        try:
+            with contextlib.nullcontext() if verbose else _news(address), _tidy(local=address is None):
+                yield
+        finally:
+            # Ray ends the process, exit code 1, if a thread touches it while it shuts down. Seen once, on a very busy
+            # machine; a likely cause is the courier's thread, collecting handles of actors that Tune left in cycles.
+            gc.collect()
+            gc.disable()
+            try:
+                ray.shutdown()
+            finally:
+                gc.enable()
+
+
+def _init(address: str | None, verbose: bool, modules: Sequence[Path]) -> None:
+    """Leaves the handler of SIGTERM as it was: Ray's own would end the process, also while Ray shuts down."""
+    import ray
+
+    on_term = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             address=address or "local",  # else RAY_ADDRESS would decide
@@ -44,18 +68,9 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
         raise KeyboardInterrupt from None
     except Exception as error:  # Ray raises many kinds, bare ones among them
         raise _refusal(error, address) from None
-    try:
-        with contextlib.nullcontext() if verbose else _news(address), _tidy(local=address is None):
-            yield
     finally:
-        # Ray ends the process, exit code 1, if a thread touches it while it shuts down. Seen once, on a very busy
-        # machine; a likely cause is the courier's thread, collecting handles of actors that Tune left in cycles.
-        gc.collect()
-        gc.disable()
-        try:
-            ray.shutdown()
-        finally:
-            gc.enable()
+        if on_term and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_term)
 
 
 @contextlib.contextmanager

@@ -191,7 +191,7 @@ def _launch(
         shipped += plugins.files(study.plugins)
     where = f"joining the Ray cluster at {options.address}" if options.address else "starting Ray on this machine"
     console.print(f"{where} …", markup=False, soft_wrap=True)
-    # Stop signals are caught again inside: ray.init puts its own, deadly, handler of SIGTERM over ours.
+    # Stop signals are caught here too, for callers that do not.
     with cluster.connected(options.address, options.verbose, shipped), stop_signals():
         sides: list[Any] = []  # the tracker and the view, once there are
 

@@ -1,7 +1,8 @@
 """What killed processes leave behind: folders of ours, Ray's sessions and processes. The next start clears it.
 
 A folder that is in use holds a mark with a lock, which ends with its process, however that ends. Folders without a mark
-are somebody else's.
+are somebody else's. A Ray that is only starting has no folder to mark yet: it is announced beside its sessions, whose
+names end with the id of the process.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 MARK = ".pcr_ray-in-use"
 SCRATCH = "pcr_ray-tune-"  # begins the names of our own folders in the temporary folder
+STARTING = ".pcr_ray-starting-"  # and a process's id
 
 
 @contextlib.contextmanager
@@ -27,11 +29,38 @@ def marked(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def announced(sessions: Path) -> Iterator[None]:
+    """This process starts a Ray of its own, and has it while the block lasts."""
+    note = sessions / f"{STARTING}{os.getpid()}"
+    with contextlib.suppress(OSError):  # Ray will say what is wrong with its folder
+        sessions.mkdir(parents=True, exist_ok=True)
+        note.touch()
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
 def clear(sessions: Path | None = None) -> int:
     """Remove what dead processes left, also below the folder of Ray's sessions; how many folders that were."""
+    for note in sessions.glob(f"{STARTING}*") if sessions else []:
+        _mark_unfinished(note)
     marks = list(Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{MARK}"))
     marks += sessions.glob(f"session_2*/{MARK}") if sessions else []
     return sum(map(_clear, marks))
+
+
+def _mark_unfinished(note: Path) -> None:
+    """The session of a process that died while it started Ray gets the mark that it would have had."""
+    import psutil
+
+    process = note.name.removeprefix(STARTING)
+    with contextlib.suppress(OSError):
+        if process.isdecimal() and not psutil.pid_exists(int(process)) and note.lstat().st_uid == os.getuid():
+            for session in note.parent.glob(f"session_2*_{process}"):
+                (session / MARK).touch()
+            note.unlink()
 
 
 def _clear(mark: Path) -> bool:
