@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
 from pcr_ray import cli
 from pcr_ray.clusters import BACKENDS
+from pcr_ray.clusters.local import KEEPER
 from pcr_ray.console import run
 from tests.sweeping import REPOSITORY, environment, histories, run_sweep, sweep_file, wait_for
 
@@ -192,6 +196,29 @@ def test_backends_do_not_import_ray_before_they_need_it() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
     assert {"local", "ray", "slurm"} <= set(BACKENDS.names())
     assert all(b.title and b.summary for b in BACKENDS)
+
+
+def test_a_local_job_runs_until_its_exit_code_is_written_down(tmp_path: Path) -> None:
+    (tmp_path / "local.log").touch()
+    handle = f"local/{tmp_path}"
+    (tmp_path / "local.pid").write_text("1")  # a number that is in use again
+    assert "died" in submit(tmp_path, "job", "status", handle).stdout
+    with (tmp_path / "local.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keeper = subprocess.Popen(
+            [sys.executable, "-c", KEEPER, str(tmp_path), str(lock.fileno()), "sh", "-c", "read go; exit 75"],
+            pass_fds=[lock.fileno()], stdin=subprocess.PIPE,
+        )  # fmt: skip
+    wait_for(lambda: (tmp_path / "local.pid").read_text() not in {"", "1"}, "the keeper")
+    os.kill(keeper.pid, signal.SIGSTOP)  # as on a busy machine: the sweep has ended, and nobody has noticed yet
+    assert keeper.stdin is not None
+    keeper.stdin.close()
+    process = psutil.Process(int((tmp_path / "local.pid").read_text()))
+    wait_for(lambda: process.status() == psutil.STATUS_ZOMBIE, "the sweep's end")
+    assert "running" in submit(tmp_path, "job", "status", handle).stdout
+    os.kill(keeper.pid, signal.SIGCONT)
+    keeper.wait()
+    assert "ended with exit code 75" in submit(tmp_path, "job", "status", handle).stdout
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import os
 import shlex
 import signal
@@ -16,11 +18,14 @@ from pcr_ray.clusters._files import absolute_arguments, show
 from pcr_ray.console import console
 from pcr_ray.errors import InputError
 
-# Writes down what a parent would be told, for there is none any more when the sweep ends.
+LOCK = "local.lock"
+
+# Writes down what a parent would be told, for there is none any more when the sweep ends. It and the sweep hold the
+# lock that the submission took. The job runs until both have let go: an exit code that is still to come is waited for.
 KEEPER = """
 import pathlib, subprocess, sys
-home, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
-process = subprocess.Popen(command)
+home, lock, command = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+process = subprocess.Popen(command, pass_fds=[lock])
 (home / "local.pid").write_text(str(process.pid))
 (home / "local.exit").write_text(str(process.wait()))
 """
@@ -37,24 +42,29 @@ class Local(Backend):
 
     def submit(self, job: Job) -> str:
         handle = f"local/{job.home}"
-        if _running(job.home):
-            console.print(f"sweep '{job.name}' is running already", markup=False)
-            return handle
         try:
             job.home.mkdir(parents=True, exist_ok=True)
-            for old in ("local.pid", "local.exit"):
-                (job.home / old).unlink(missing_ok=True)
-            with (job.home / "local.log").open("ab") as log:
-                subprocess.Popen(
-                    [sys.executable, "-c", KEEPER, str(job.home), *self._command(job)],
-                    cwd=job.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                )  # fmt: skip
+            with (job.home / LOCK).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._start(job, lock.fileno())
+        except BlockingIOError:
+            console.print(f"sweep '{job.name}' is running already", markup=False)
+            return handle
         except OSError as error:
             raise InputError(f"{job.home}: cannot be used: {error}") from None
         deadline = time.monotonic() + 10
         while not (job.home / "local.pid").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         return handle
+
+    def _start(self, job: Job, lock: int) -> None:
+        for old in ("local.pid", "local.exit"):
+            (job.home / old).unlink(missing_ok=True)
+        with (job.home / "local.log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-c", KEEPER, str(job.home), str(lock), *self._command(job)], pass_fds=[lock],
+                cwd=job.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
 
     def render(self, job: Job) -> str:
         return f"cd {shlex.quote(str(job.folder))} && {shlex.join(self._command(job))}\n"
@@ -76,9 +86,11 @@ class Local(Backend):
 
     def cancel(self, handle: str) -> None:
         home = _home(handle)
-        if not _running(home):
+        process = _read(home / "local.pid")
+        if not process or not _running(home):
             raise InputError(f"{handle}: not running (any more)")
-        os.kill(int(_read(home / "local.pid")), signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it ends by itself at this moment
+            os.kill(int(process), signal.SIGTERM)
 
 
 def _home(handle: str) -> Path:
@@ -93,9 +105,11 @@ def _read(file: Path) -> str:
 
 
 def _running(home: Path) -> bool:
-    """Whether the process is there and is the sweep: numbers of processes are used again."""
-    number = _read(home / "local.pid")
-    if not number or (home / "local.exit").exists():
+    try:
+        with (home / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
         return False
-    shown = subprocess.run(["ps", "-o", "args=", "-p", number], capture_output=True, text=True, check=False).stdout
-    return "pcr_ray.sweep" in shown
+    except BlockingIOError:
+        return True
+    return False
