@@ -79,7 +79,8 @@ def run(study: Study, options: RunOptions | None = None) -> Status:
                 study = _search(study, store, options)
             result = driver.execute(study, store, options)
             if result.delivered:
-                _conclude(study, store, options, result)
+                with driver.patience(result.stopped):
+                    _conclude(study, store, options, result)
         except (KeyboardInterrupt, search.Unfinished):  # outside Tune, which handles it itself
             console.print("stopped: run the same command again to continue")
             return Status.KILLED

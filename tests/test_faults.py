@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from pcr_ray.execution import callback, leftovers, verdict
+from pcr_ray.execution import callback, driver, leftovers, verdict
 from pcr_ray.execution.callback import TuneTracker
+from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import make_plan
 from pcr_ray.learner import Learner
 from pcr_ray.provenance import code_of
@@ -118,6 +119,7 @@ def test_a_full_disk_under_the_spool_ends_nothing_and_loses_nothing(
         assert sweep.spool.trouble and "No space left" in sweep.spool.trouble
         sweep.report(3, complete=True)
         assert sweep.tracker.outcome.finished == {sweep.identity}
+        sweep.tracker.close()
         assert sweep.checkpoint.exists(), "the numbers are safe nowhere yet"
         told = capsys.readouterr().out
         assert told.count("cannot be written") == 1 and "kept in memory" in told
@@ -125,6 +127,26 @@ def test_a_full_disk_under_the_spool_ends_nothing_and_loses_nothing(
         assert sweep.spool.flush() and [e["event"] for e in sweep.spool.events(sweep.identity)][-1] == END
         assert Spool(disk / "spool").finished() == {sweep.identity}, "as another process would find it"
         assert sweep.courier.deliver_all() and sweep.steps() == [1, 2, 3]
+
+
+def test_the_checkpoint_of_a_finished_trial_goes_once_its_numbers_are_safe(study: Study, tmp_path: Path) -> None:
+    sweep = Sweep(study, tmp_path, tmp_path / "spool")
+    sweep.start()
+    sweep.report(1)
+    sweep.report(3, complete=True)
+    sweep.tracker.close()
+    assert not sweep.checkpoint.exists() and sweep.spool.finished() == {sweep.identity}
+
+
+def test_a_checkpoint_that_a_killed_sweep_left_goes_at_the_next_start(study: Study, tmp_path: Path) -> None:
+    options = RunOptions(out=str(tmp_path / "runs"), storage=str(tmp_path / "checkpoints"))
+    sweep = Sweep(study, tmp_path, options.folder(study.name) / "spool")
+    sweep.start()
+    sweep.report(3)
+    sweep.spool.append(sweep.identity, END, status=Status.FINISHED)  # and here it was killed
+    result = driver.execute(study, sweep.store, options)
+    assert result.delivered and not result.ran and sweep.steps() == [1, 2, 3]
+    assert not sweep.checkpoint.exists()
 
 
 def test_numbers_reach_mlflow_while_the_spool_is_full(study: Study, tmp_path: Path) -> None:
@@ -251,7 +273,10 @@ def test_a_folder_in_use_is_left_alone_and_that_of_a_dead_process_goes(
     assert ours.exists() and theirs.exists() and not dead.exists(), "theirs has no mark"
 
 
-def test_a_session_of_a_process_that_died_while_it_started_ray_goes(tmp_path: Path) -> None:
+def test_a_session_of_a_process_that_died_while_it_started_ray_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))  # where other tests kill sweeps meanwhile
     dead = subprocess.Popen(["true"])
     dead.wait()
     sessions = {name: tmp_path / f"session_2026-11-18_01-02-03_{name}" for name in (dead.pid, os.getpid(), "12345678")}

@@ -60,6 +60,15 @@ def test_the_view_counts_and_shows_what_earlier_runs_of_the_sweep_did(clock):
     assert "stopping, saving" in text and "last: gss failed" in text
 
 
+def test_news_leave_the_count_of_what_is_done_to_the_record(clock):
+    view = sweep_of(er={"method": "er"}, other={"method": "er"})
+    view.started("er")
+    clock.seconds += 10
+    learn(view, "er", 1)
+    assert view.headline() == "0/2 trials done, 1 running, 0 failed; 10 s so far, about 2 min left"
+    assert view.news()["headline"] == "1 trial at once, 10 s so far, about 2 min left"
+
+
 def test_a_costly_method_counts_by_its_cost(clock):
     cost = METHODS.get("mir").cost
     assert cost > 1

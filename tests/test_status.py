@@ -64,7 +64,18 @@ def test_cells_compare_only_the_seeds_that_a_column_shares() -> None:
         board.add(trial_of(study, method, 20, seed), {"final_accuracy": value})
     board.run([trial_of(study, "er", 20, 2)])
     # At 10 both have seed 0 alone in common, where ER leads, though PCR's own mean is 60 too; at 20 they share none.
-    assert shown(board) == ["PCR 50.0 2/3 (40.0) 1/3", "ER *60.0* 1/3 (30.0) 1/3▸"]
+    assert shown(board) == ["PCR 50.0 2/3 (40.0) 1/3", "ER *60.0* 1/3 ▸(30.0) 1/3"]
+
+
+def test_numbers_stay_in_place_when_a_trial_of_their_cell_starts() -> None:
+    study = study_of(grid={**CONTENT["grid"], "buffer": [10]})
+    board = Board(study)
+    for method in ("pcr", "er"):
+        board.add(trial_of(study, method, 10, 0), {"final_accuracy": 50.0})
+    before = lines_of(board, 80)
+    board.run([trial_of(study, "er", 10, 1)])
+    now = lines_of(board, 80)
+    assert "▸50.0 1/3" in now[-1] and [line.replace("▸", " ") for line in now] == before
 
 
 def test_a_series_without_numbers_does_not_keep_others_from_being_compared() -> None:
@@ -150,11 +161,11 @@ def test_status_of_a_running_sweep_repeats_its_own_words_until_it_falls_silent(
 ) -> None:
     store, study = record
     parent = store.sweep_run(study.name)
-    news = {"host": "node01", "headline": "8/12 trials done, about 3 min left", "last": "pcr started", "running": []}
+    news = {"host": "node01", "headline": "2 trials at once, about 3 min left", "last": "pcr started", "running": []}
     store.client.set_tag(parent, Tag.PROGRESS, json.dumps({"time": time.time(), **news}))
     said = ask(capsys, "status", "study", "--tracking-uri", store.uri)
     assert re.search(
-        r"running on node01: 8/12 trials done, about 3 min left; last: pcr started \(told \d+ s ago\)", said
+        r"running on node01: 2 trials at once, about 3 min left; last: pcr started \(told \d+ s ago\)", said
     )
     later = time.time() + SILENT + 60
     monkeypatch.setattr(status, "time", SimpleNamespace(time=lambda: later))

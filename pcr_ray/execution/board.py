@@ -17,7 +17,7 @@ from pcr_ray.study.cells import ANY, Key, Panel, cell_key, expected_classifiers,
 from pcr_ray.study.load import Study
 
 LEGEND = "2/3: seeds done, ▸ running; means over the seeds that the whole column has, (in brackets) where there is none"
-NUMBER = 14  # characters of a column: `(100.0) 10/10▸` and the space before it
+NUMBER = 14  # characters of a column: `▸(100.0) 10/10` and the space before it
 
 
 def bar_of(done: float, total: int, width: int) -> Table:
@@ -124,11 +124,11 @@ class Board:
 
 
 def _text(cell: Cell, values: Mapping[int, float], mean: float | None, best: bool) -> str:
-    """`50.6 2/3`, with a mark while one of them runs."""
+    """`50.6 2/3`, with a mark before it while one of them runs: columns are flush right, and numbers stay in place."""
     if not values:
         number = "failed" if cell.failed >= cell.trials else "-"
     elif mean is None:
         number = f"({fmean(values.values()):.1f})"
     else:
         number = f"[bold]{mean:.1f}[/]" if best else f"{mean:.1f}"
-    return f"{number} [dim]{len(values)}/{len(cell.trials)}{'▸' if cell.running else ' '}[/]"
+    return f"[dim]{'▸' if cell.running else ' '}[/]{number} [dim]{len(values)}/{len(cell.trials)}[/]"

@@ -13,17 +13,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ray.tune import Callback
 
-from pcr_ray.checkpoints import CheckpointStore
 from pcr_ray.console import console
 from pcr_ray.datasets import known_fingerprint
 from pcr_ray.execution import verdict
 from pcr_ray.execution.plan import Plan
+from pcr_ray.execution.storage import delete_checkpoint
 from pcr_ray.provenance import code_of
 from pcr_ray.text import duration, first_line
 from pcr_ray.tracking.courier import Courier
@@ -89,6 +90,7 @@ class TuneTracker(Callback):
         self._progress: dict[str, tuple[float, Any]] = {}  # running: when it last got on (monotonic), Tune's trial
         self._stalled: dict[str, str] = {}
         self._told: str | None = None  # the spool's trouble, as told
+        self._tidier = ThreadPoolExecutor(1, "checkpoints")  # Tune's loop need not wait for disks and object stores
 
     def elsewhere(self) -> set[str]:
         """Trials that another sweep runs or has finished, as far as MLflow was asked."""
@@ -116,8 +118,7 @@ class TuneTracker(Callback):
         if run.finished:
             self.outcome.finished.add(identity)
             self._tell("finished_elsewhere", identity, run.metrics)
-            with contextlib.suppress(Exception):
-                CheckpointStore(self.storage, identity).delete()
+            self._tidier.submit(delete_checkpoint, self.storage, self.spool, identity)
         else:
             self.outcome.failed[identity] = run.reason or "unknown"
             self._tell("ended", identity, Status.FAILED, run.reason)
@@ -219,8 +220,13 @@ class TuneTracker(Callback):
 
     def stop_running(self) -> None:
         """Interrupted: what is half done is marked so, and continues when the sweep is run again."""
+        self._listening = False  # Tune sets its handlers anew when it runs again
         for identity in sorted(self.outcome.running):
             self._stop(identity, "stopped before it was done")
+
+    def close(self) -> None:
+        """Waits until the checkpoints of finished trials are gone."""
+        self._tidier.shutdown()
 
     def _leave(self, identity: str) -> None:
         """Another sweep runs it: as if it had not begun here, but for its checkpoint."""
@@ -238,9 +244,9 @@ class TuneTracker(Callback):
         self._append(identity, END, status=Status.KILLED, reason=reason)
         self._tell("ended", identity, Status.KILLED, None)
 
-    def _append(self, identity: str, event: str, **content: Any) -> bool:
-        """Whether it is on disk; else it is in memory, which is told once."""
-        written = self.spool.append(identity, event, **content)
+    def _append(self, identity: str, event: str, **content: Any) -> None:
+        """To the spool's file; where that cannot be written, to memory, which is told once."""
+        self.spool.append(identity, event, **content)
         self.courier.wake()
         trouble = self.spool.trouble
         if (trouble is None) != (self._told is None):
@@ -250,7 +256,6 @@ class TuneTracker(Callback):
             )
             console.print(news if trouble else f"{where} can be written again", markup=False, soft_wrap=True)
         self._told = trouble
-        return written
 
     def _tell(self, what: str, *news: Any) -> None:
         with contextlib.suppress(Exception):  # a view that fails is no reason to fail a trial
@@ -263,13 +268,11 @@ class TuneTracker(Callback):
         if self._over(identity):
             return
         self._begin(identity)  # a worker may die before its trial started
-        safe = self._append(identity, END, status=status, reason=reason, results=results, **(place or {}))
+        self._append(identity, END, status=status, reason=reason, results=results, **(place or {}))
         self.outcome.running.discard(identity)
         if status is Status.FINISHED:
             self.outcome.finished.add(identity)
-            with contextlib.suppress(Exception):  # a checkpoint too many is no reason to end a sweep
-                if safe:
-                    CheckpointStore(self.storage, identity).delete()
+            self._tidier.submit(delete_checkpoint, self.storage, self.spool, identity)
         else:
             self.outcome.failed[identity] = reason or "unknown"
         self._tell("ended", identity, status, reason)

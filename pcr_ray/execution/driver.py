@@ -22,7 +22,7 @@ from pcr_ray.execution import cluster, folders, forecast, gpu, nodes, order, sea
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
-from pcr_ray.execution.storage import marked
+from pcr_ray.execution.storage import delete_checkpoint, marked
 from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
 from pcr_ray.study.schema import Resources
@@ -57,7 +57,11 @@ class Result:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGUSR1 stop a sweep as Ctrl-C does. Tune has handlers of its own for SIGINT and SIGUSR1."""
+    """SIGTERM and SIGUSR1 stop a sweep as Ctrl-C does.
+
+    Tune has handlers of its own for SIGINT and SIGUSR1, and leaves them behind, where they stop nothing: all are put
+    back at the end.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python handles signals in the main thread only
         return
@@ -65,12 +69,38 @@ def stop_signals() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGUSR1)}
+    before = {signal.SIGINT: signal.getsignal(signal.SIGINT)}
+    before |= {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def patience(stopped: bool) -> Iterator[None]:
+    """Around what follows the trials and takes seconds: the first stop signal says so, the next one quits.
+
+    Where the sweep was `stopped`, one has come already.
+    """
+    if stopped or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        console.print(
+            "the trials have ended, the record and the report are being finished … (Ctrl-C again quits at once)",
+            soft_wrap=True,
+        )
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def preview(study: Study, options: RunOptions) -> None:
@@ -128,6 +158,8 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     spool = Spool(folder / "spool")
     sweep_run = SweepRun(store, study)
     courier = Courier(spool, store, study.name, lambda: sweep_run.run_id)
+    for identity in spool.finished():  # where an earlier invocation was killed before it came to it
+        delete_checkpoint(options.checkpoints(study.name), spool, identity)
     with store.guarded():
         courier.deliver_all()
         stamp = folder / ".rerun-all"
@@ -140,7 +172,8 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
             for trial in _datasets(plan.todo):
                 prepare(trial, options.root, study.place)  # absent data is one error before anything starts
         tuner.load_trainable(study.spec.trainable)
-        outcome = _launch(plan, options, spool, courier, sweep_run, scheduler)
+        with sweep_run.killed_on_error():
+            outcome = _launch(plan, options, spool, courier, sweep_run, scheduler)
         failed |= outcome.failed
         stopped = len(outcome.finished) + len(outcome.failed) < len(plan.todo)
     else:
@@ -148,7 +181,8 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
             _begin(plan, sweep_run, options)
     if not stopped:
         stamp.unlink(missing_ok=True)
-    delivered = courier.close(options.flush_seconds)
+    with patience(stopped):
+        delivered = courier.close(options.flush_seconds)
     if lost := spool.unwritten():
         stopped = True  # their checkpoints are kept
         console.print(
@@ -205,20 +239,15 @@ def _launch(
                 nodes.check(study, plan.todo.values(), storage, options.root, resources)
             at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
             console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
-            try:
-                with sweep_run.store.guarded():
-                    _begin(plan, sweep_run, options)
-                courier.start()
-                view = Progress(console, plan, courier)
-                place = folders.place(options.folder(study.name))
-                courier.news = lambda: {"place": place, **view.news()}
-                tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
-                sides += [tracker, view]
-                _run(plan, options, resources, at_once, tracker, view, sweep_run, scheduler)
-            except BaseException:
-                with contextlib.suppress(Exception):  # the error matters more than the parent's status
-                    sweep_run.close(Status.KILLED)
-                raise
+            with sweep_run.store.guarded():
+                _begin(plan, sweep_run, options)
+            courier.start()
+            view = Progress(console, plan, courier)
+            place = folders.place(options.folder(study.name))
+            courier.news = lambda: {"place": place, **view.news()}
+            tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
+            sides += [tracker, view]
+            _run(plan, options, resources, at_once, tracker, view, sweep_run, scheduler)
     return tracker.outcome
 
 
@@ -234,12 +263,14 @@ def _run(
     def run(trials: Mapping[str, TrialConfig]) -> None:
         try:
             arranged = order.arrange(trials, at_once, forecast.work)
-            tuner.run(plan.study, arranged, options, resources, tracker, scheduler)
+            with stop_signals():
+                tuner.run(plan.study, arranged, options, resources, tracker, scheduler)
         finally:
             tracker.stop_running()
 
     watched = watch.start(started, resources, options.wait), _stalled(plan, options, tracker), sweep_run.watched()
     with contextlib.ExitStack() as stack:
+        stack.callback(tracker.close)
         for context in (view, *watched):
             stack.enter_context(context)
         sharing.rounds(plan, sweep_run, tracker, run)

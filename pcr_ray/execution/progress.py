@@ -14,7 +14,7 @@ from rich.text import Text
 from pcr_ray.execution import forecast
 from pcr_ray.execution.board import LEGEND, Board, bar_of
 from pcr_ray.execution.plan import Plan
-from pcr_ray.text import duration
+from pcr_ray.text import count, duration
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status
 
@@ -35,7 +35,7 @@ class Progress:
             self.board.add(identity, plan.runs[identity].metrics)
         for identity in plan.failed:
             self.board.fail(identity)
-        self.last = "the workers were started"  # event, in words
+        self.last = "the workers are being started"  # event, in words
         self.last_at = self.started_at = self._pace_from = time.monotonic()
         self.is_stopping = False
         self._work = {identity: forecast.work(trial) for identity, trial in plan.todo.items()}
@@ -114,21 +114,22 @@ class Progress:
         return (time.monotonic() - self._pace_from) / self._worked * sum(self._left.values())
 
     def headline(self) -> str:
+        return f"{self.done}/{self.total} trials done, {len(self.running)} running, {self.failed} failed; {self.pace()}"
+
+    def pace(self) -> str:
+        """`2 min so far, about 3 min left`."""
         eta = self.eta()
-        text = (
-            f"{self.done}/{self.total} trials done, {len(self.running)} running, {self.failed} failed; "
-            f"{duration(time.monotonic() - self.started_at)} so far"
-        )
+        text = f"{duration(time.monotonic() - self.started_at)} so far"
         text += f", about {duration(eta)} left" if eta is not None and self.done < self.total else ""
         return text + (
             f"; MLflow is away, numbers wait on disk ({self.courier.trouble})" if self.courier.trouble else ""
         )
 
     def news(self) -> dict[str, Any]:
-        """For `pcr-ray status`, from any machine that reaches the store."""
+        """For `pcr-ray status`, from any machine that reaches the store, and counts what is done there itself."""
         return {
             "host": socket.gethostname(),
-            "headline": self.headline(),
+            "headline": f"{count(len(self.running), 'trial')} at once, {self.pace()}",
             "trials": self.total,
             "trials_done": self.done,
             "trials_failed": self.failed,

@@ -1,4 +1,4 @@
-"""Is a storage usable, and the same one everywhere? A mark in it, which every node must see."""
+"""Is a storage usable, and the same one everywhere? A mark in it, which every node must see. And what leaves it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from pcr_ray.checkpoints import below
+from pcr_ray.checkpoints import CheckpointStore, below
 from pcr_ray.errors import InputError
 from pcr_ray.text import first_line, redact
+from pcr_ray.tracking.spool import Spool
 
 SECONDS = 30.0  # pyarrow's own patience with a server that does not answer is minutes
 
@@ -49,6 +50,13 @@ def problem(storage: str, mark: str) -> str | None:
     except OSError as error:
         return f"the storage {redact(storage)} cannot be written to there: {first_line(error)}"
     return None
+
+
+def delete_checkpoint(storage: str, spool: Spool, identity: str) -> None:
+    """Of a finished trial, if its numbers are safe. One too many is no reason to end a sweep."""
+    with contextlib.suppress(Exception):
+        if spool.durable(identity):
+            CheckpointStore(storage, identity).delete()
 
 
 def _attempt(action: str, storage: str, name: str) -> bool:

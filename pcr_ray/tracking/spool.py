@@ -57,10 +57,19 @@ class Spool:
         with self.events_file(identity).open("a", encoding="utf-8") as file:
             # The leading newline ends a line that a crash or a full disk cut short; empty lines mean nothing.
             file.write("".join(f"\n{line}\n" for line in lines))
-            file.flush()
-            if json.loads(lines[-1])["event"] == END:  # the checkpoint goes when this is written
-                os.fsync(file.fileno())
         del self._unwritten[identity]
+
+    def durable(self, identity: str) -> bool:
+        """Whether a trial's events would survive a loss of power; waits for the disk, so not in Tune's loop."""
+        with self._lock:
+            if identity in self._unwritten:
+                return False
+        try:
+            with self.events_file(identity).open("rb") as file:
+                os.fsync(file.fileno())
+        except OSError:
+            return identity in self._forgotten  # MLflow has them
+        return True
 
     def unwritten(self) -> list[str]:
         """Trials with events in memory alone."""

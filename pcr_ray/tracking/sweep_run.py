@@ -128,6 +128,17 @@ class SweepRun:
             client.log_artifacts(self.run_id, str(folder / FIGURES), FIGURES)
         self.close(status)
 
+    @contextlib.contextmanager
+    def killed_on_error(self) -> Iterator[None]:
+        """An error leaves the run KILLED, not RUNNING as if somebody drove it; before it is begun, as it was."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):  # the error matters more than the run's status
+                if self.begun:
+                    self.close(Status.KILLED)
+            raise
+
     def close(self, status: Status) -> None:
         with contextlib.suppress(Exception):  # a sweep that had nothing to run has none
             self.store.client.delete_tag(self.run_id, Tag.PROGRESS)
