@@ -109,6 +109,7 @@ def test_the_view_fits_its_terminal_and_shows_what_happens_first(clock, width):
     assert max(map(len, lines)) <= width
     assert set(lines[0]) <= set("━╸╺ ") and lines[1].startswith(f"0/{len(trials)} trials done, 1 running")
     assert "last: pcr: task 1 of 5, accuracy 50.0 (0 s ago)" in lines
+    assert lines[-1] == "", "the last line has room for the terminal's ^C"
 
 
 def test_a_fraction_of_the_images_counts_as_that_fraction(clock):

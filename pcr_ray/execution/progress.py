@@ -152,5 +152,6 @@ class Progress:
         if self.failed:
             lines.append(Text(f"{self.failed} failed: {RETRY}"))
         # What is longer than the terminal is cut off below: the table, never what happens.
-        room = self.console.height - len(lines) - 5
-        return Group(bar, *lines, *self.board.tables(self.console.width, room), Text(LEGEND, style="dim"))
+        room = self.console.height - len(lines) - 6
+        # The last line is empty: the `^C` that a terminal writes there must not wrap, or the view leaves a line behind.
+        return Group(bar, *lines, *self.board.tables(self.console.width, room), Text(LEGEND, style="dim"), Text())
