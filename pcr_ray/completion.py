@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
+from pcr_ray.clusters import BACKENDS
 from pcr_ray.console import Parser
 from pcr_ray.datasets import DATASETS
 from pcr_ray.methods import METHODS
@@ -41,12 +42,14 @@ complete -o default -F _pcr_ray pcr-ray
 
 
 def main(argv: Sequence[str]) -> int:
-    Parser(
+    p = Parser(
         prog="pcr-ray completion", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Print a script that completes commands, options and names, for bash and zsh:\n"
         "  pcr-ray completion > ~/.pcr-ray-completion\n"
         "  echo 'source ~/.pcr-ray-completion' >> ~/.bashrc   # or ~/.zshrc",
-    ).parse_args(argv)  # fmt: skip
+    )  # fmt: skip
+    p.add_argument("shell", nargs="?", choices=("bash", "zsh"), help="both have the same script")
+    p.parse_args(argv)
     from pcr_ray.cli import COMMANDS
 
     sys.stdout.write(script({name: target for name, (target, _) in COMMANDS.items()}))
@@ -55,20 +58,27 @@ def main(argv: Sequence[str]) -> int:
 
 def script(commands: Mapping[str, str]) -> str:
     """`commands` are functions, as module:function, by the command's name."""
-    values = {"--method": METHODS.names(), "--dataset": DATASETS.names(), "--preset": list(PRESETS)}
+    helps = {name: _help(target) for name, target in commands.items()}
+    helps["submit"] += "".join(_help(commands["submit"], backend) for backend in BACKENDS.names())
+    values = {o: v.split(",") for text in helps.values() for o, v in re.findall(r"(--[a-z-]+) {([\w,-]+)}", text)}
+    values |= {"--method": METHODS.names(), "--dataset": DATASETS.names(), "--preset": list(PRESETS)}
     names = {"methods": METHODS.names(), "presets": list(PRESETS), "bench": METHODS.names()}
+    names |= {"submit": BACKENDS.names(), "job": ["status", "logs", "cancel"]}
     return SCRIPT.format(
         commands=" ".join(commands),
         values="\n            ".join(f'{option}) words="{" ".join(v)}" ;;' for option, v in values.items()),
-        options="\n                ".join(f'{c}:-*) words="{" ".join(_options(t))}" ;;' for c, t in commands.items()),
+        options="\n                ".join(f'{c}:-*) words="{" ".join(_options(h))}" ;;' for c, h in helps.items()),
         names="\n                ".join(f'{c}:*) words="{" ".join(v)}" ;;' for c, v in names.items()),
     )
 
 
-def _options(target: str) -> list[str]:
-    """What a command's --help names."""
+def _help(target: str, *words: str) -> str:
     module, _, function = target.partition(":")
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        getattr(importlib.import_module(module), function)(["--help"])
-    return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", shown.getvalue())))
+        getattr(importlib.import_module(module), function)([*words, "--help"])
+    return shown.getvalue()
+
+
+def _options(text: str) -> list[str]:
+    return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)))

@@ -125,11 +125,12 @@ def test_the_shell_completes_commands_options_and_names(
 ) -> None:
     if not shutil.which(shell):
         pytest.skip(f"no {shell} here")
-    assert main(["completion"]) == 0
+    assert main(["completion", shell]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     asked = {
         "pcr-ray swe": "sweep", "pcr-ray sweep a.yaml --dry": "--dry-run", "pcr-ray train --method pcr_": "pcr_c",
-        "pcr-ray methods gm": "gmed", "pcr-ray submit slurm x.yaml --data-r": "", "pcr-ray sweep a": "",
+        "pcr-ray methods gm": "gmed", "pcr-ray sweep a.yaml --rerun f": "failed", "pcr-ray sweep a": "",
+        "pcr-ray submit sl": "slurm", "pcr-ray submit slurm x.yaml --part": "--partition", "pcr-ray job lo": "logs",
     }  # fmt: skip
     lines = [f"source {tmp_path / 'script'}"]
     if shell == "zsh":
