@@ -8,6 +8,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from pcr_ray.analysis import comparisons, words
@@ -49,6 +51,13 @@ def test_a_comparison_is_that_of_scipy() -> None:
     assert found["ER-ACE"].difference.n == 4, "only the seeds that both have"
     p = sorted([found["ER"].p_t, found["ER-ACE"].p_t])
     assert sorted([found["ER"].p_holm, found["ER-ACE"].p_holm]) == pytest.approx([2 * p[0], max(2 * p[0], p[1])])
+
+
+@pytest.mark.filterwarnings("ignore")  # scipy's, of small samples
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-4, 6), min_size=2, max_size=15).filter(any))
+def test_wilcoxons_test_is_that_of_scipy_also_with_ties_and_zeros(differences: list[int]) -> None:
+    assert comparisons.wilcoxon(differences) == pytest.approx(stats.wilcoxon(differences).pvalue)
 
 
 def test_holm_by_hand() -> None:

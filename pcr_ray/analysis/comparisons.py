@@ -82,8 +82,26 @@ def paired(a: Cell, b: Cell) -> tuple[Estimate, float | None, float | None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of equal values and of small samples: the p values say it
         p_t = float(stats.ttest_1samp(differences, 0.0).pvalue)
-        p_wilcoxon = float(stats.wilcoxon(differences).pvalue) if any(differences) else 1.0
+        p_wilcoxon = wilcoxon(differences)
     return estimate(differences), (p_t if p_t == p_t else 1.0), p_wilcoxon
+
+
+def wilcoxon(differences: Sequence[float]) -> float:
+    """The p value of the signed-rank test: exact where scipy's is, also with ties, zeros left out."""
+    import numpy as np
+    from scipy import stats
+
+    moved = np.array([d for d in differences if d])
+    ranks = stats.rankdata(abs(moved))
+    n = len(moved)
+    if n == 0:
+        return 1.0
+    if len(differences) > 13 or len(set(ranks)) == n:
+        return float(stats.wilcoxon(differences if len(differences) > 13 else moved).pvalue)
+    # scipy goes through the signs one by one here, over 100 times as slowly: 40 s for the paper's first table.
+    signs = np.arange(2**n)[:, None] >> np.arange(n) & 1  # (2^n, n)
+    sums, observed = signs @ ranks, ranks[moved > 0].sum()
+    return float(min(1.0, 2 * min((sums <= observed).mean(), (sums >= observed).mean())))
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
