@@ -22,7 +22,7 @@ from rich.console import Console
 
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, PcrRayError
-from pcr_ray.execution import driver, folders, search
+from pcr_ray.execution import driver, folders, search, signals
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
 from pcr_ray.study.cells import x_field
@@ -73,13 +73,13 @@ def run(study: Study, options: RunOptions | None = None) -> Status:
     options = options or RunOptions()
     store = Store(tracking_uri(options.tracking_uri))
     folder = options.folder(study.name)
-    with folders.held(folder, study.name), driver.stop_signals():
+    with folders.held(folder, study.name), signals.caught():
         try:
             if searched(study.spec.search):
                 study = _search(study, store, options)
             result = driver.execute(study, store, options)
             if result.delivered:
-                with driver.patience(result.stopped):
+                with signals.patience(result.asked, "the report"), result.sweep_run.killed_on_error():
                     _conclude(study, store, options, result)
         except (KeyboardInterrupt, search.Unfinished):  # outside Tune, which handles it itself
             console.print("stopped: run the same command again to continue")
@@ -101,7 +101,7 @@ def _search(study: Study, store: Store, options: RunOptions) -> Study:
             result = driver.execute(tuning, store, options)
         with store.guarded():
             result.sweep_run.close(result.status)
-        return result.delivered and not result.stopped
+        return result.delivered and not result.stopped and not result.asked
 
     if not store.missing_file:
         store.open()

@@ -19,6 +19,16 @@ def below(storage: str, name: str) -> str:
     return f"{place.rstrip('/')}/{name}{mark}{query}"
 
 
+def kept(storage: str) -> set[str]:
+    """The trials that have a checkpoint."""
+    if "://" not in storage:
+        return {place.name for place in Path(storage).iterdir()}
+    from pyarrow import fs
+
+    filesystem, path = fs.FileSystem.from_uri(storage)
+    return {info.base_name for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))}
+
+
 class CheckpointStore:
     """One trial's checkpoint under `<storage>/<identity>/<code>/`: other code than began a trial starts it over."""
 

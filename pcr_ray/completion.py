@@ -29,7 +29,7 @@ _pcr_ray() {{
             {values}
         esac
         if [ -z "$words" ]; then
-            case "${{COMP_WORDS[1]}}:$word" in
+            case "${{COMP_WORDS[1]}}:$COMP_CWORD:$word" in
                 {options}
                 {names}
             esac
@@ -63,12 +63,13 @@ def script(commands: Mapping[str, str]) -> str:
     values = {o: v.split(",") for text in helps.values() for o, v in re.findall(r"(--[a-z-]+) {([\w,-]+)}", text)}
     values |= {"--method": METHODS.names(), "--dataset": DATASETS.names(), "--preset": list(PRESETS)}
     names = {"methods": METHODS.names(), "presets": list(PRESETS), "bench": METHODS.names()}
-    names |= {"submit": BACKENDS.names(), "job": ["status", "logs", "cancel"]}
+    places = {f"{command}:*": found for command, found in names.items()}
+    places |= {"submit:2": BACKENDS.names(), "job:2": ["status", "logs", "cancel"]}  # files and handles follow
     return SCRIPT.format(
         commands=" ".join(commands),
         values="\n            ".join(f'{option}) words="{" ".join(v)}" ;;' for option, v in values.items()),
-        options="\n                ".join(f'{c}:-*) words="{" ".join(_options(h))}" ;;' for c, h in helps.items()),
-        names="\n                ".join(f'{c}:*) words="{" ".join(v)}" ;;' for c, v in names.items()),
+        options="\n                ".join(f'{c}:*:-*) words="{" ".join(_options(h))}" ;;' for c, h in helps.items()),
+        names="\n                ".join(f'{c}:*) words="{" ".join(v)}" ;;' for c, v in places.items()),
     )
 
 

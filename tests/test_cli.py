@@ -131,6 +131,7 @@ def test_the_shell_completes_commands_options_and_names(
         "pcr-ray swe": "sweep", "pcr-ray sweep a.yaml --dry": "--dry-run", "pcr-ray train --method pcr_": "pcr_c",
         "pcr-ray methods gm": "gmed", "pcr-ray sweep a.yaml --rerun f": "failed", "pcr-ray sweep a": "",
         "pcr-ray submit sl": "slurm", "pcr-ray submit slurm x.yaml --part": "--partition", "pcr-ray job lo": "logs",
+        "pcr-ray submit local s": "", "pcr-ray job logs l": "",
     }  # fmt: skip
     lines = [f"source {tmp_path / 'script'}"]
     if shell == "zsh":

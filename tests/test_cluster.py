@@ -103,18 +103,19 @@ def test_options_print_themselves_as_a_command_line() -> None:
 def test_sigterm_is_a_stop_signal_also_while_ray_shuts_down() -> None:
     """A real Ray in a process of its own: what a handler around it gets, from the start of Ray to its end."""
     code = """
-import os, signal
+import os
+from signal import SIGTERM
 import ray
-from pcr_ray.execution import cluster, driver
+from pcr_ray.execution import cluster, signals
 
 shutdown = ray.shutdown
 def told(*args, **more):
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), SIGTERM)
     shutdown(*args, **more)
 
-with driver.stop_signals():
+with signals.caught():
     try:
-        with cluster.connected(None, False), driver.stop_signals():
+        with cluster.connected(None, False), signals.caught():
             ray.shutdown = told
     except KeyboardInterrupt:
         shutdown()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +17,12 @@ from typing import Any
 
 import pytest
 
-from pcr_ray.execution import callback, driver, leftovers, verdict
+from pcr_ray.checkpoints import CheckpointStore
+from pcr_ray.execution import callback, driver, leftovers, storage, verdict
 from pcr_ray.execution.callback import TuneTracker
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import make_plan
+from pcr_ray.execution.storage import Tidier
 from pcr_ray.learner import Learner
 from pcr_ray.provenance import code_of
 from pcr_ray.study.load import Study, load
@@ -93,7 +98,8 @@ class Sweep:
         self.checkpoint.touch()
         plan = make_plan(study, self.store, folder)
         quiet = SimpleNamespace(started=print, task_done=print, ended=print)
-        self.tracker = TuneTracker(plan, self.spool, self.courier, str(self.storage), quiet, folder)
+        self.tidier = Tidier(str(self.storage), self.spool)
+        self.tracker = TuneTracker(plan, self.spool, self.courier, self.tidier, quiet, folder)
         self.trial = SimpleNamespace(config={"case": {"identity": self.identity}}, error_file=None)
 
     def start(self) -> None:
@@ -119,7 +125,7 @@ def test_a_full_disk_under_the_spool_ends_nothing_and_loses_nothing(
         assert sweep.spool.trouble and "No space left" in sweep.spool.trouble
         sweep.report(3, complete=True)
         assert sweep.tracker.outcome.finished == {sweep.identity}
-        sweep.tracker.close()
+        sweep.tidier.__exit__()
         assert sweep.checkpoint.exists(), "the numbers are safe nowhere yet"
         told = capsys.readouterr().out
         assert told.count("cannot be written") == 1 and "kept in memory" in told
@@ -134,7 +140,7 @@ def test_the_checkpoint_of_a_finished_trial_goes_once_its_numbers_are_safe(study
     sweep.start()
     sweep.report(1)
     sweep.report(3, complete=True)
-    sweep.tracker.close()
+    sweep.tidier.__exit__()
     assert not sweep.checkpoint.exists() and sweep.spool.finished() == {sweep.identity}
 
 
@@ -147,6 +153,33 @@ def test_a_checkpoint_that_a_killed_sweep_left_goes_at_the_next_start(study: Stu
     result = driver.execute(study, sweep.store, options)
     assert result.delivered and not result.ran and sweep.steps() == [1, 2, 3]
     assert not sweep.checkpoint.exists()
+    sweep.checkpoint.parent.mkdir(exist_ok=True)
+    sweep.checkpoint.touch()  # as if it had been killed between the delivery and the deletion
+    driver.execute(study, sweep.store, options)
+    assert not sweep.checkpoint.exists()
+
+
+def test_a_storage_that_does_not_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(CheckpointStore, "delete", lambda self: hangs.wait(60))
+    monkeypatch.setattr(storage, "CLEARING", 0.2)
+    began = time.monotonic()
+    with Tidier(str(tmp_path), Spool(tmp_path / "spool")) as tidier:
+        tidier.delete("one")
+        tidier.delete("two")
+    assert time.monotonic() - began < 30
+    hangs.set()
+
+
+def test_what_we_finished_is_not_given_up_for_another_sweeps_failure(study: Study, tmp_path: Path) -> None:
+    sweep = Sweep(study, tmp_path, tmp_path / "spool")
+    sweep.start()
+    sweep.courier.elsewhere[sweep.identity] = math.inf  # another sweep runs it, so nothing is delivered
+    sweep.report(3, complete=True)
+    theirs: Any = SimpleNamespace(identity=sweep.identity, finished=False, reason="out of memory", metrics={})
+    sweep.tracker.ended_elsewhere(theirs)
+    assert sweep.tracker.outcome.finished == {sweep.identity} and not sweep.tracker.outcome.failed
+    assert sweep.courier.deliver_all() and sweep.steps() == [1, 2, 3]
 
 
 def test_numbers_reach_mlflow_while_the_spool_is_full(study: Study, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,3 +213,35 @@ def test_a_sign_of_life_stays_readable_with_a_thousand_trials_at_once(sides: tup
         "there",
         [],
     )
+
+
+def test_a_store_that_is_away_while_another_sweep_is_waited_for_is_asked_again(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = sides
+    trial = next(iter(one.study.trials))
+    one.say(trial, START)
+    one.task(trial, 1)
+    one.say(trial, END, status=Status.FINISHED)
+    one.deliver()
+    ended: list[str] = []
+    claim, away = two.run.claim, iter([ConnectionError("away"), None])
+
+    def claim_later(runs: Any) -> None:
+        if error := next(away):
+            raise error
+        claim(runs)
+
+    monkeypatch.setattr(sharing, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(two.run, "claim", claim_later)
+    tracker: Any = SimpleNamespace(ended_elsewhere=lambda run: ended.append(run.identity))
+    assert sharing._wait({trial}, None, two.run, tracker) == set()  # type: ignore[arg-type]
+    assert ended == [trial]
+
+
+def test_an_error_ends_the_courier_with_its_sweep(sides: tuple[Side, Side]) -> None:
+    courier = sides[0].courier
+    with pytest.raises(RuntimeError), courier:
+        courier.start()
+        raise RuntimeError
+    assert courier._thread is not None and not courier._thread.is_alive()

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from pcr_ray import api
-from pcr_ray.execution import driver
+from pcr_ray.execution import driver, sharing, signals
 from pcr_ray.execution.callback import TuneTracker
 from pcr_ray.execution.options import RunOptions
+from pcr_ray.study import load as study_files
 from pcr_ray.tracking.runs import Status
 from pcr_ray.tracking.sweep_run import SweepRun
 
@@ -25,7 +26,7 @@ def deaf(*_: object) -> None:
 def tracker_of(told: list[str]) -> TuneTracker:
     nothing: Any = None
     watcher: Any = SimpleNamespace(stopping=lambda: told.append("stopping"))
-    return TuneTracker(nothing, nothing, nothing, "", watcher, Path())
+    return TuneTracker(nothing, nothing, nothing, nothing, watcher, Path())
 
 
 def test_ctrl_c_between_two_rounds_of_tune_is_heard_and_in_the_second_it_is_told(
@@ -44,7 +45,7 @@ def test_ctrl_c_between_two_rounds_of_tune_is_heard_and_in_the_second_it_is_told
     def rounds(plan: Any, sweep_run: Any, tracker: Any, run: Any) -> None:
         for n in (1, 2):
             run({})
-            assert len(told) == n and signal.getsignal(signal.SIGINT) is own
+            assert len(told) == n and tracker.outcome.asked and signal.getsignal(signal.SIGINT) is own
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
 
@@ -55,6 +56,49 @@ def test_ctrl_c_between_two_rounds_of_tune_is_heard_and_in_the_second_it_is_told
     parts: Any = SimpleNamespace(study=None, watched=contextlib.nullcontext, wait=0)
     view: Any = contextlib.nullcontext()
     driver._run(parts, parts, parts, 1, tracker, view, parts, None)
+
+
+def test_asked_to_stop_in_tunes_last_step_a_sweep_does_not_wait_for_another_ones_trials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tracker = tracker_of([])
+    trials: Any = {"mine": None, "theirs": None}
+
+    def run(arranged: Any) -> None:
+        assert arranged.keys() == {"mine"}
+        tracker.outcome.finished.add("mine")
+        tracker.outcome.asked = True
+
+    plan: Any = SimpleNamespace(todo=trials, again=set(), runs={"theirs": "running"})
+    monkeypatch.setattr(sharing, "_elsewhere", lambda run, sweep_run: run == "running")
+    monkeypatch.setattr(sharing, "_wait", lambda *_: pytest.fail("it waits"))
+    sharing.rounds(plan, None, tracker, run)  # type: ignore[arg-type]
+
+
+def test_sigterm_stops_also_where_ctrl_c_is_ignored_as_behind_a_scripts_ampersand() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            with pytest.raises(KeyboardInterrupt), signals.caught():
+                signal.raise_signal(number)
+            with signals.caught(), signals.patience(False, "it") as heard:
+                signal.raise_signal(number)
+                assert heard.asked
+                with pytest.raises(KeyboardInterrupt):
+                    signal.raise_signal(number)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_print_that_the_signal_interrupts_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reentrant(*_: object, **__: object) -> None:
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+    monkeypatch.setattr(signals.console, "print", reentrant)
+    with signals.patience(False, "it") as heard:
+        signal.raise_signal(signal.SIGINT)
+    assert heard.asked
 
 
 class Recorded(SweepRun):
@@ -78,7 +122,8 @@ def test_the_first_signal_in_the_report_lets_it_be_finished_unless_the_sweep_was
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
-    result = driver.Result({}, stopped, True, Recorded(begun=True), {}, ran=True)
+    run = Recorded(begun=True)
+    result = driver.Result({}, stopped, stopped, True, run, {}, ran=True)
     study: Any = SimpleNamespace(name="made", spec=SimpleNamespace(search=None))
     monkeypatch.setattr(driver, "execute", lambda *_: result)
     monkeypatch.setattr(api, "_conclude", conclude)
@@ -87,6 +132,7 @@ def test_the_first_signal_in_the_report_lets_it_be_finished_unless_the_sweep_was
     assert api.run(study, options) is (Status.KILLED if stopped else Status.FINISHED)
     assert signal.getsignal(signal.SIGINT) is before
     assert written == ([] if stopped else ["report"])
+    assert run.closed == ([Status.KILLED] if stopped else []), "what is not concluded is not left RUNNING"
     assert ("Ctrl-C again quits at once" in capsys.readouterr().out) is not stopped
 
 
@@ -96,3 +142,24 @@ def test_what_ends_early_is_not_left_running_and_before_it_has_begun_stays_as_it
         with pytest.raises(KeyboardInterrupt), run.killed_on_error():
             raise KeyboardInterrupt
         assert run.closed == closed
+
+
+def test_asked_to_stop_while_a_round_of_a_search_is_delivered_no_further_round_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rounds: list[str] = []
+
+    def execute(study: Any, *_: object) -> driver.Result:
+        rounds.append(study.name)
+        with signals.patience(False, "their record") as heard:
+            signal.raise_signal(signal.SIGTERM)
+        return driver.Result({}, False, heard.asked, True, Recorded(begun=True), {}, ran=True)
+
+    content = {
+        "name": "made", "fixed": {"dataset": "digits", "method": "pcr"}, "grid": {"seed": [0]},
+        "search": {"space": {"lr": {"log": [0.01, 1.0]}}, "samples": 2, "tune_on": {"tasks": 2}},
+    }  # fmt: skip
+    monkeypatch.setattr(driver, "execute", execute)
+    options = RunOptions(out=str(tmp_path), tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    assert api.run(study_files.parse(content, "a file"), options) is Status.KILLED
+    assert len(rounds) == 1 and "run the same command again" in capsys.readouterr().out

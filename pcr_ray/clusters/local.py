@@ -16,7 +16,7 @@ from pathlib import Path
 from pcr_ray.clusters._base import BACKENDS, Backend, Job
 from pcr_ray.clusters._files import absolute_arguments, show
 from pcr_ray.console import console
-from pcr_ray.errors import InputError
+from pcr_ray.errors import InputError, NotNowError
 
 LOCK = "local.lock"
 
@@ -45,11 +45,12 @@ class Local(Backend):
         try:
             job.home.mkdir(parents=True, exist_ok=True)
             with (job.home / LOCK).open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    console.print(f"sweep '{job.name}' is running already", markup=False)
+                    return handle
                 self._start(job, lock.fileno())
-        except BlockingIOError:
-            console.print(f"sweep '{job.name}' is running already", markup=False)
-            return handle
         except OSError as error:
             raise InputError(f"{job.home}: cannot be used: {error}") from None
         deadline = time.monotonic() + 10
@@ -86,9 +87,11 @@ class Local(Backend):
 
     def cancel(self, handle: str) -> None:
         home = _home(handle)
-        process = _read(home / "local.pid")
-        if not process or not _running(home):
+        if not _running(home):
             raise InputError(f"{handle}: not running (any more)")
+        process = _read(home / "local.pid")
+        if not process:
+            raise NotNowError(f"{handle}: is only starting; try again in a moment")
         with contextlib.suppress(ProcessLookupError):  # it ends by itself at this moment
             os.kill(int(process), signal.SIGTERM)
 

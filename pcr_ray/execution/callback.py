@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +23,7 @@ from pcr_ray.console import console
 from pcr_ray.datasets import known_fingerprint
 from pcr_ray.execution import verdict
 from pcr_ray.execution.plan import Plan
-from pcr_ray.execution.storage import delete_checkpoint
+from pcr_ray.execution.storage import Tidier
 from pcr_ray.provenance import code_of
 from pcr_ray.text import duration, first_line
 from pcr_ray.tracking.courier import Courier
@@ -69,6 +68,7 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)  # to another sweep that runs them
+    asked: bool = False  # a stop signal came while Tune ran
 
     @property
     def known(self) -> set[str]:
@@ -79,9 +79,9 @@ class TuneTracker(Callback):
     """Tune's view of the record. Holds no connection, and pickles as nothing: Tune copies callbacks to disk."""
 
     def __init__(
-        self, plan: Plan, spool: Spool, courier: Courier, storage: str, watcher: Watcher, root: Path
+        self, plan: Plan, spool: Spool, courier: Courier, tidier: Tidier, watcher: Watcher, root: Path
     ) -> None:  # fmt: skip
-        self.plan, self.storage, self.root = plan, storage, root
+        self.plan, self.tidier, self.root = plan, tidier, root
         self.spool, self.courier, self.watcher = spool, courier, watcher
         self.outcome = Outcome()
         self._spooled: dict[str, int] = {}
@@ -90,7 +90,6 @@ class TuneTracker(Callback):
         self._progress: dict[str, tuple[float, Any]] = {}  # running: when it last got on (monotonic), Tune's trial
         self._stalled: dict[str, str] = {}
         self._told: str | None = None  # the spool's trouble, as told
-        self._tidier = ThreadPoolExecutor(1, "checkpoints")  # Tune's loop need not wait for disks and object stores
 
     def elsewhere(self) -> set[str]:
         """Trials that another sweep runs or has finished, as far as MLflow was asked."""
@@ -109,16 +108,18 @@ class TuneTracker(Callback):
         self.courier.elsewhere.pop(identity, None)
 
     def ended_elsewhere(self, run: TrialRun) -> None:
-        """What another sweep recorded is as good as ours."""
+        """What another sweep finished is as good as ours; where it failed, what we have finished is better."""
         identity = run.identity
         self.release(identity)
+        if identity in self.outcome.finished and not run.finished:
+            return  # the courier delivers it in place of theirs
         self.spool.forget(identity)
         if identity in self.outcome.finished:
             return
         if run.finished:
             self.outcome.finished.add(identity)
             self._tell("finished_elsewhere", identity, run.metrics)
-            self._tidier.submit(delete_checkpoint, self.storage, self.spool, identity)
+            self.tidier.delete(identity)
         else:
             self.outcome.failed[identity] = run.reason or "unknown"
             self._tell("ended", identity, Status.FAILED, run.reason)
@@ -137,6 +138,7 @@ class TuneTracker(Callback):
                 signal.signal(number, functools.partial(self._told_to_stop, tunes))
 
     def _told_to_stop(self, tunes: Callable[..., Any], number: int, frame: Any) -> None:
+        self.outcome.asked = True
         self._tell("stopping")
         tunes(number, frame)
 
@@ -224,10 +226,6 @@ class TuneTracker(Callback):
         for identity in sorted(self.outcome.running):
             self._stop(identity, "stopped before it was done")
 
-    def close(self) -> None:
-        """Waits until the checkpoints of finished trials are gone."""
-        self._tidier.shutdown()
-
     def _leave(self, identity: str) -> None:
         """Another sweep runs it: as if it had not begun here, but for its checkpoint."""
         self.outcome.running.discard(identity)
@@ -272,7 +270,7 @@ class TuneTracker(Callback):
         self.outcome.running.discard(identity)
         if status is Status.FINISHED:
             self.outcome.finished.add(identity)
-            self._tidier.submit(delete_checkpoint, self.storage, self.spool, identity)
+            self.tidier.delete(identity)
         else:
             self.outcome.failed[identity] = reason or "unknown"
         self._tell("ended", identity, status, reason)

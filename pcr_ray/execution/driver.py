@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.console import console
 from pcr_ray.datasets import available, known_fingerprint, prepare
 from pcr_ray.errors import NotNowError
-from pcr_ray.execution import cluster, folders, forecast, gpu, nodes, order, search, sharing, tuner, watch
+from pcr_ray.execution import cluster, folders, forecast, gpu, nodes, order, search, sharing, signals, tuner, watch
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import Plan, make_plan
 from pcr_ray.execution.progress import Progress
-from pcr_ray.execution.storage import delete_checkpoint, marked
+from pcr_ray.execution.storage import Tidier, marked
 from pcr_ray.provenance import packages
 from pcr_ray.study.load import Study
 from pcr_ray.study.schema import Resources
@@ -43,6 +42,7 @@ class Result:
 
     failed: dict[str, str]  # identity -> reason
     stopped: bool  # trials are left to run
+    asked: bool  # to stop, if only after the last trial's end
     delivered: bool  # every number is in MLflow
     sweep_run: SweepRun
     known: Mapping[str, TrialRun]  # what stood for each trial in the record before
@@ -53,54 +53,6 @@ class Result:
         return (
             Status.KILLED if self.stopped or not self.delivered else Status.FAILED if self.failed else Status.FINISHED
         )
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGUSR1 stop a sweep as Ctrl-C does.
-
-    Tune has handlers of its own for SIGINT and SIGUSR1, and leaves them behind, where they stop nothing: all are put
-    back at the end.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python handles signals in the main thread only
-        return
-
-    def interrupt(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    before = {signal.SIGINT: signal.getsignal(signal.SIGINT)}
-    before |= {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def patience(stopped: bool) -> Iterator[None]:
-    """Around what follows the trials and takes seconds: the first stop signal says so, the next one quits.
-
-    Where the sweep was `stopped`, one has come already.
-    """
-    if stopped or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def ask(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)
-        console.print(
-            "the trials have ended, the record and the report are being finished … (Ctrl-C again quits at once)",
-            soft_wrap=True,
-        )
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def preview(study: Study, options: RunOptions) -> None:
@@ -158,31 +110,33 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     spool = Spool(folder / "spool")
     sweep_run = SweepRun(store, study)
     courier = Courier(spool, store, study.name, lambda: sweep_run.run_id)
-    for identity in spool.finished():  # where an earlier invocation was killed before it came to it
-        delete_checkpoint(options.checkpoints(study.name), spool, identity)
     with store.guarded():
         courier.deliver_all()
         stamp = folder / ".rerun-all"
         since = _since(stamp) if options.rerun == "all" else math.inf
         plan = make_plan(study, store, options.root, spooled=spool.finished(), rerun=options.rerun, since=since)
     _show(plan, store)
-    failed, stopped = dict(plan.failed), False
     if plan.todo:
         if not options.address:
             for trial in _datasets(plan.todo):
                 prepare(trial, options.root, study.place)  # absent data is one error before anything starts
         tuner.load_trainable(study.spec.trainable)
-        with sweep_run.killed_on_error():
-            outcome = _launch(plan, options, spool, courier, sweep_run, scheduler)
-        failed |= outcome.failed
-        stopped = len(outcome.finished) + len(outcome.failed) < len(plan.todo)
-    else:
-        with store.guarded():
-            _begin(plan, sweep_run, options)
-    if not stopped:
-        stamp.unlink(missing_ok=True)
-    with patience(stopped):
-        delivered = courier.close(options.flush_seconds)
+    failed, stopped, asked = dict(plan.failed), False, False
+    with sweep_run.killed_on_error(), courier, Tidier(options.checkpoints(study.name), spool) as tidier:
+        if not stamp.exists():  # else half-done trials of `--rerun all` may be among them, as of other code
+            tidier.clear(plan.done - plan.outdated.keys())
+        if plan.todo:
+            outcome = _launch(plan, options, spool, courier, sweep_run, tidier, scheduler)
+            failed |= outcome.failed
+            stopped = len(outcome.finished) + len(outcome.failed) < len(plan.todo)
+            asked = outcome.asked
+        else:
+            with store.guarded():
+                _begin(plan, sweep_run, options)
+        if not stopped:
+            stamp.unlink(missing_ok=True)
+        with signals.patience(stopped or asked, "their record") as heard:
+            delivered = courier.close(options.flush_seconds)
     if lost := spool.unwritten():
         stopped = True  # their checkpoints are kept
         console.print(
@@ -196,7 +150,7 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
             "when MLflow is back, run the same command again: it delivers them and writes the report",
             soft_wrap=True, markup=False,
         )  # fmt: skip
-    return Result(failed, stopped, delivered, sweep_run, plan.runs, bool(plan.todo))
+    return Result(failed, stopped, heard.asked, delivered, sweep_run, plan.runs, bool(plan.todo))
 
 
 def _begin(plan: Plan, sweep_run: SweepRun, options: RunOptions) -> None:
@@ -213,7 +167,8 @@ def _since(stamp: Path) -> float:
 
 
 def _launch(
-    plan: Plan, options: RunOptions, spool: Spool, courier: Courier, sweep_run: SweepRun, scheduler: Any
+    plan: Plan, options: RunOptions, spool: Spool, courier: Courier, sweep_run: SweepRun, tidier: Tidier,
+    scheduler: Any,
 ) -> Any:  # fmt: skip
     from pcr_ray.execution.callback import TuneTracker
 
@@ -226,7 +181,7 @@ def _launch(
     where = f"joining the Ray cluster at {options.address}" if options.address else "starting Ray on this machine"
     console.print(f"{where} …", markup=False, soft_wrap=True)
     # Stop signals are caught here too, for callers that do not.
-    with cluster.connected(options.address, options.verbose, shipped), stop_signals():
+    with cluster.connected(options.address, options.verbose, shipped), signals.caught():
         sides: list[Any] = []  # the tracker and the view, once there are
 
         def lost() -> None:
@@ -245,7 +200,7 @@ def _launch(
             view = Progress(console, plan, courier)
             place = folders.place(options.folder(study.name))
             courier.news = lambda: {"place": place, **view.news()}
-            tracker = TuneTracker(plan, spool, courier, storage, view, options.root)
+            tracker = TuneTracker(plan, spool, courier, tidier, view, options.root)
             sides += [tracker, view]
             _run(plan, options, resources, at_once, tracker, view, sweep_run, scheduler)
     return tracker.outcome
@@ -263,16 +218,12 @@ def _run(
     def run(trials: Mapping[str, TrialConfig]) -> None:
         try:
             arranged = order.arrange(trials, at_once, forecast.work)
-            with stop_signals():
+            with signals.caught(), watch.start(started, resources, options.wait):
                 tuner.run(plan.study, arranged, options, resources, tracker, scheduler)
         finally:
             tracker.stop_running()
 
-    watched = watch.start(started, resources, options.wait), _stalled(plan, options, tracker), sweep_run.watched()
-    with contextlib.ExitStack() as stack:
-        stack.callback(tracker.close)
-        for context in (view, *watched):
-            stack.enter_context(context)
+    with view, _stalled(plan, options, tracker), sweep_run.watched():
         sharing.rounds(plan, sweep_run, tracker, run)
 
 

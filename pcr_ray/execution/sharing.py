@@ -56,7 +56,7 @@ def rounds(plan: Plan, sweep_run: SweepRun, tracker: Any, run: Callable[[Mapping
         while mine or waiting:
             if mine:
                 run({i: trial for i, trial in plan.todo.items() if i in mine})
-                if not mine <= tracker.outcome.known:  # interrupted
+                if tracker.outcome.asked or not mine <= tracker.outcome.known:  # interrupted, if only in the last step
                     return
             waiting |= tracker.elsewhere() & plan.todo.keys()
             mine = _wait(waiting, plan, sweep_run, tracker) if waiting else set()
@@ -74,13 +74,13 @@ def _wait(waiting: set[str], plan: Plan, sweep_run: SweepRun, tracker: Any) -> s
         try:
             runs = store.trials(left)
             busy = {i for i in left if _elsewhere(runs.get(i), sweep_run)}
+            ended = {i: r for i, r in runs.items() if i not in busy and r.status in (Status.FINISHED, Status.FAILED)}
+            sweep_run.claim(ended.values())
         except Exception:  # the store is away: later
             time.sleep(LOOK_EVERY)
             continue
-        ended = {i: r for i, r in runs.items() if i not in busy and r.status in (Status.FINISHED, Status.FAILED)}
         for run in ended.values():
             tracker.ended_elsewhere(run)
-        sweep_run.claim(ended.values())
         if free := left - busy - ended.keys():
             for identity in free:
                 tracker.release(identity)

@@ -1,22 +1,25 @@
-"""Is a storage usable, and the same one everywhere? A mark in it, which every node must see. And what leaves it."""
+"""The storage of checkpoints: usable, and the same one everywhere? And the checkpoints that leave it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
-from pcr_ray.checkpoints import CheckpointStore, below
+from pcr_ray.checkpoints import CheckpointStore, below, kept
 from pcr_ray.errors import InputError
 from pcr_ray.text import first_line, redact
 from pcr_ray.tracking.spool import Spool
 
 SECONDS = 30.0  # pyarrow's own patience with a server that does not answer is minutes
+CLEARING = 10.0  # seconds that the end of a sweep waits for deletions; the next start does what is left
 
 
 @contextlib.contextmanager
@@ -52,11 +55,42 @@ def problem(storage: str, mark: str) -> str | None:
     return None
 
 
-def delete_checkpoint(storage: str, spool: Spool, identity: str) -> None:
-    """Of a finished trial, if its numbers are safe. One too many is no reason to end a sweep."""
-    with contextlib.suppress(Exception):
-        if spool.durable(identity):
-            CheckpointStore(storage, identity).delete()
+class Tidier:
+    """Deletes checkpoints of finished trials in a thread of its own: nobody waits for disks and object stores."""
+
+    def __init__(self, storage: str, spool: Spool) -> None:
+        self.storage, self.spool = storage, spool
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="tidier", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Tidier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tasks.put(None)
+        self._thread.join(CLEARING)
+
+    def delete(self, identity: str) -> None:
+        """Of a finished trial, if its numbers are safe."""
+        self._tasks.put(lambda: self._delete(identity))
+
+    def clear(self, finished: Set[str]) -> None:
+        """What an earlier invocation left of these: it was killed, or the storage refused."""
+        self._tasks.put(lambda: self._clear(finished))
+
+    def _clear(self, finished: Set[str]) -> None:
+        for identity in kept(self.storage) & finished:
+            self.delete(identity)
+
+    def _delete(self, identity: str) -> None:
+        if self.spool.durable(identity):
+            CheckpointStore(self.storage, identity).delete()
+
+    def _work(self) -> None:
+        while task := self._tasks.get():
+            with contextlib.suppress(Exception):  # a checkpoint too many is no reason to end a sweep
+                task()
 
 
 def _attempt(action: str, storage: str, name: str) -> bool:

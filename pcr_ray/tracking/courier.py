@@ -29,6 +29,7 @@ NEWS_EVERY = 15.0  # seconds between signs of life of a running sweep
 # Tune's loop and this thread share Python's lock. While events come closer to each other than this, delivery takes a
 # tenth of the time: it would catch up only after the last trial anyway.
 BUSY = 0.1  # seconds
+GOODBYE = 5.0  # seconds for the delivery at hand where an error ends a sweep
 REST = (9.0, 0.5)  # times the CPU time of a delivery, at most seconds
 LOOK_AGAIN = (1.0, 4.0)  # seconds until a trial of another sweep is looked at again; random: two may give way at once
 NOTHING_YET: dict[str, Any] = {"delivered": 0, "run": None, "steps": []}
@@ -58,12 +59,22 @@ class Courier:
         self._event = time.monotonic()
         self._wake.set()
 
-    def close(self, timeout: float) -> bool:
-        """Stop the thread and deliver what is left; False if that took longer than `timeout`."""
+    def __enter__(self) -> Courier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end(GOODBYE)
+
+    def _end(self, timeout: float) -> None:
+        """Of the thread."""
         self._stop.set()
         self._wake.set()
         if self._thread:
             self._thread.join(timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Deliver what is left, without the thread; False if that took longer than `timeout`."""
+        self._end(timeout)
         deadline = time.monotonic() + timeout
         wait = PATIENCE[0]
         while not self.deliver_all():

@@ -67,8 +67,10 @@ class Spool:
         try:
             with self.events_file(identity).open("rb") as file:
                 os.fsync(file.fileno())
+        except FileNotFoundError:
+            return True  # MLflow has them
         except OSError:
-            return identity in self._forgotten  # MLflow has them
+            return identity in self._forgotten
         return True
 
     def unwritten(self) -> list[str]:
