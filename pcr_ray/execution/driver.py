@@ -137,20 +137,26 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
             stamp.unlink(missing_ok=True)
         with signals.patience(stopped or asked, "their record") as heard:
             delivered = courier.close(options.flush_seconds)
-    if lost := spool.unwritten():
-        stopped = True  # their checkpoints are kept
+    if not delivered:
+        stopped |= _tell_undelivered(spool, courier)
+    return Result(failed, stopped, heard.asked, delivered, sweep_run, plan.runs, bool(plan.todo))
+
+
+def _tell_undelivered(spool: Spool, courier: Courier) -> bool:
+    """Whether numbers are in neither place; the checkpoints of their trials are kept."""
+    lost = spool.unwritten()
+    if lost:
         console.print(
             f"the last numbers of {count(len(lost), 'trial')} could be neither written to {spool.folder} "
             f"({spool.trouble}) nor delivered to MLflow: make room and run the same command again",
             soft_wrap=True, markup=False,
         )  # fmt: skip
-    if not delivered:
-        console.print(
-            f"MLflow is away ({courier.trouble}): the numbers wait in {spool.folder}, and there is no report yet; "
-            "when MLflow is back, run the same command again: it delivers them and writes the report",
-            soft_wrap=True, markup=False,
-        )  # fmt: skip
-    return Result(failed, stopped, heard.asked, delivered, sweep_run, plan.runs, bool(plan.todo))
+    console.print(
+        f"MLflow is away ({courier.trouble}): the numbers wait in {spool.folder}, and there is no report yet; "
+        "when MLflow is back, run the same command again: it delivers them and writes the report",
+        soft_wrap=True, markup=False,
+    )  # fmt: skip
+    return bool(lost)
 
 
 def _begin(plan: Plan, sweep_run: SweepRun, options: RunOptions) -> None:
