@@ -100,24 +100,37 @@ def test_options_print_themselves_as_a_command_line() -> None:
 
 
 @pytest.mark.slow
-def test_sigterm_is_a_stop_signal_also_while_ray_shuts_down() -> None:
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_sigterm_is_a_stop_signal_also_when_ray_shuts_down(when: str) -> None:
     """A real Ray in a process of its own: what a handler around it gets, from the start of Ray to its end."""
-    code = """
+    code = f"""
 import os
 from signal import SIGTERM
 import ray
+from ray._private import worker
 from pcr_ray.execution import cluster, signals
 
-shutdown = ray.shutdown
-def told(*args, **more):
-    os.kill(os.getpid(), SIGTERM)
-    shutdown(*args, **more)
+def told_first(function):
+    def told(*args, **more):
+        os.kill(os.getpid(), SIGTERM)
+        return function(*args, **more)
+    return told
 
+shutdown = ray.shutdown
 with signals.caught():
     try:
         with cluster.connected(None, False), signals.caught():
-            ray.shutdown = told
+            if "{when}" == "before":
+                ray.shutdown = told_first(shutdown)
+            if "{when}" == "while":
+                node = worker._global_node
+                end = node.kill_all_processes
+                node.kill_all_processes = told_first(end)
+        if "{when}" == "after":
+            os.kill(os.getpid(), SIGTERM)
     except KeyboardInterrupt:
+        if "{when}" == "while":
+            node.kill_all_processes = end
         shutdown()
         print("stopped")
 """

@@ -28,7 +28,6 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
 
     `modules` are packages that the cluster's workers get from here.
     """
-    import ray
     from ray._common.utils import get_default_ray_temp_dir
 
     quiet(verbose)
@@ -45,7 +44,7 @@ def connected(address: str | None, verbose: bool, modules: Sequence[Path] = ()) 
             gc.collect()
             gc.disable()
             try:
-                ray.shutdown()
+                _shutdown()
             finally:
                 gc.enable()
 
@@ -71,6 +70,29 @@ def _init(address: str | None, verbose: bool, modules: Sequence[Path]) -> None:
     finally:
         if on_term and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_term)
+
+
+def _shutdown() -> None:
+    """Ray sets SIGTERM back to ending the process, behind Python's back: our handler is put in its place again."""
+    import ray
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    if node is not None:
+        end = node.kill_all_processes  # what takes longest, after that
+
+        def heard(*args: Any, **more: Any) -> Any:
+            _hear_again()
+            return end(*args, **more)
+
+        node.kill_all_processes = heard
+    ray.shutdown()
+    _hear_again()
+
+
+def _hear_again() -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
 
 
 @contextlib.contextmanager
