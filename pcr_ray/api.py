@@ -8,7 +8,6 @@ frame = pcr_ray.results("quickstart")
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -21,7 +20,7 @@ import yaml
 from rich.console import Console
 
 from pcr_ray.console import console
-from pcr_ray.errors import InputError, PcrRayError
+from pcr_ray.errors import InputError, NotNowError, PcrRayError
 from pcr_ray.execution import driver, folders, search, signals
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
@@ -134,8 +133,11 @@ def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Re
         with store.guarded():
             result.sweep_run.conclude(folder, result.status, document.note(found), _summary(found))
         _keep(found, folder)
+    except NotNowError:  # MLflow is away: the same command finishes the sweep's own run, and the report
+        console.print("every number is recorded, but there is no report yet")
+        raise
     except (PcrRayError, OSError) as error:  # the trials are done and recorded: only the report is not
-        with contextlib.suppress(Exception):
+        with store.guarded():
             result.sweep_run.close(result.status)
         console.print(f"no report: {error}\n  python -m pcr_ray.report {study.name} writes it", markup=False)
         return

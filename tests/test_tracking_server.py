@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import pcr_ray
+from pcr_ray.analysis import document
+from pcr_ray.errors import NotNowError
+from pcr_ray.execution.options import RunOptions
+from pcr_ray.study import load as study_files
+from pcr_ray.tracking.runs import Status
+from pcr_ray.tracking.store import Store
+from tests.recorded import deliver
 from tests.servers import Server
 from tests.sweeping import children, histories, run_sweep, start_sweep, sweep_file, wait_for
 
@@ -78,3 +87,36 @@ def test_credentials_in_a_tracking_uri_are_never_shown(tmp_path: Path, root: Pat
     assert result.returncode == 75
     assert "hunter2" not in result.stdout + result.stderr and "someone" not in result.stdout + result.stderr
     assert "***" in result.stderr
+
+
+def test_a_server_that_goes_away_during_the_report_is_exit_code_75_and_the_same_command_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(tmp_path, f"sqlite:///{tmp_path / 'server.db'}")
+    server.start()
+    try:
+        content = {
+            "name": "made",
+            "fixed": {"dataset": "digits", "buffer": 20},
+            "grid": {"seed": [0], "method": ["pcr"]},
+        }
+        study = study_files.parse(content, "a file")
+        store = Store(server.uri)
+        deliver(store, study, tmp_path / "elsewhere")
+        options = RunOptions(out=str(tmp_path / "runs"), tracking_uri=server.uri)
+        write = document.write
+
+        def write_and_lose(*args: Any) -> None:
+            write(*args)
+            server.stop()
+
+        monkeypatch.setattr(document, "write", write_and_lose)
+        with pytest.raises(NotNowError, match="run the same command again"):
+            pcr_ray.run(study, options)
+        monkeypatch.setattr(document, "write", write)
+        server.start()
+        assert pcr_ray.run(study, options) is Status.FINISHED
+        found = store.sweep("made")
+        assert found is not None and found.status is Status.FINISHED
+    finally:
+        server.stop()
