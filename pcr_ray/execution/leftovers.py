@@ -39,7 +39,7 @@ def announced(sessions: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        note.unlink(missing_ok=True)
+        _mark_sessions(note)  # one that was stopped while it started has no mark yet
 
 
 def clear(sessions: Path | None = None) -> int:
@@ -58,9 +58,15 @@ def _mark_unfinished(note: Path) -> None:
     process = note.name.removeprefix(STARTING)
     with contextlib.suppress(OSError):
         if process.isdecimal() and not psutil.pid_exists(int(process)) and note.lstat().st_uid == os.getuid():
-            for session in note.parent.glob(f"session_2*_{process}"):
-                (session / MARK).touch()
-            note.unlink()
+            _mark_sessions(note)
+
+
+def _mark_sessions(note: Path) -> None:
+    """Of the process that a note names; then the note is not needed any more."""
+    with contextlib.suppress(OSError):
+        for session in note.parent.glob(f"session_2*_{note.name.removeprefix(STARTING)}"):
+            (session / MARK).touch()
+        note.unlink()
 
 
 def _clear(mark: Path) -> bool:
