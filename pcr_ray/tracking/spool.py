@@ -33,13 +33,13 @@ class Spool:
         self._states: dict[str, dict[str, Any]] = {}
         self._forgotten: set[str] = set()  # delivered, and their files perhaps not removable
 
-    def append(self, identity: str, event: str, **content: Any) -> bool:
-        """Whether it is on disk; else it is kept and tried again. What JSON cannot hold raises."""
+    def append(self, identity: str, event: str, **content: Any) -> None:
+        """What cannot be written is kept and tried again, see `trouble`. What JSON cannot hold raises."""
         line = json.dumps({"event": event, "time": int(time.time() * 1000), **content})
         with self._lock:
             self._forgotten.discard(identity)
             self._unwritten.setdefault(identity, []).append(line)
-            return self.flush()
+            self.flush()
 
     def flush(self) -> bool:
         """Write what waits in memory; False if some of it still cannot be written."""
