@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
@@ -219,6 +220,24 @@ def test_a_local_job_runs_until_its_exit_code_is_written_down(tmp_path: Path) ->
     os.kill(keeper.pid, signal.SIGCONT)
     keeper.wait()
     assert "ended with exit code 75" in submit(tmp_path, "job", "status", handle).stdout
+
+
+def test_a_machine_without_room_for_a_process_is_told_and_takes_the_job_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep_file(tmp_path)
+
+    def full(*args: object, **settings: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))  # root has no limit that a fork could meet
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", full)
+        done = submit(tmp_path, "submit", "local", "tiny.yaml")
+    assert done.returncode == 75 and "try again later" in done.stderr
+    assert "running already" not in submit(tmp_path, "submit", "local", "tiny.yaml", "--python", "true").stdout
+    handle = f"local/{tmp_path}/runs/tiny"
+    submit(tmp_path, "job", "logs", "--follow", handle)
+    assert "ended with exit code 0" in submit(tmp_path, "job", "status", handle).stdout
 
 
 @pytest.mark.slow

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.impl.placeholder import create_resolvers_map, inject_placeholders, resolve_placeholders
 from ray.tune.search.variant_generator import generate_variants
 
 from pcr_ray.execution import tuner
+from pcr_ray.execution.callback import TuneTracker
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
 from pcr_ray.study.schema import Resources
@@ -64,3 +66,18 @@ def test_each_case_reaches_its_trial_in_order_and_is_not_copied_for_the_others(
         (identity, trial.model_dump()) for identity, trial in study.trials.items()
     ]
     assert copied <= TRIALS, "a grid of dicts is copied once per trial"
+
+
+def test_tune_keeps_no_numbers_of_a_trial_that_has_ended() -> None:
+    nothing: Any = None
+    tracker = TuneTracker(nothing, nothing, nothing, nothing, nothing, Path())
+
+    def kept(numbers: int) -> str:
+        trial = Trial("any", stub=True, config={"case": {"identity": "a"}})
+        metrics = {f"metric {n}": 0.5 for n in range(numbers)}
+        trial.update_last_result({"training_iteration": 5, "done": True, **metrics})
+        tracker.on_trial_complete(0, [trial], trial)
+        assert trial.last_result["training_iteration"] == 5 and trial.has_reported_at_least_once
+        return str(sorted(vars(trial.run_metadata)["last_result"])) + str(trial.metric_analysis | trial.metric_n_steps)
+
+    assert kept(40) == kept(0)

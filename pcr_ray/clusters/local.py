@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import os
 import shlex
@@ -52,6 +53,8 @@ class Local(Backend):
                     return handle
                 self._start(job, lock.fileno())
         except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.ENOMEM):
+                raise NotNowError(f"no process can be started at the moment: {error}; try again later") from None
             raise InputError(f"{job.home}: cannot be used: {error}") from None
         deadline = time.monotonic() + 10
         while not (job.home / "local.pid").exists() and time.monotonic() < deadline:

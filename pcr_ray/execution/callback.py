@@ -196,6 +196,7 @@ class TuneTracker(Callback):
         identity = _identity(trial)
         if identity in self.outcome.running:
             self._stop(identity, "stopped by a scheduler before it was complete")
+        _lighten(trial)
 
     @_never_raises
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -278,6 +279,13 @@ class TuneTracker(Callback):
 
 def _identity(trial: Any) -> str:
     return trial.config["case"]["identity"]
+
+
+def _lighten(trial: Any) -> None:
+    """Tune keeps the last result of every trial and, to its end, averages of each number: MLflow has them all."""
+    run = trial.run_metadata
+    run.last_result = {"training_iteration": run.last_result.get("training_iteration")}  # empty, Tune would ask for it
+    run.metric_analysis, run.metric_n_steps = {}, {}
 
 
 def _place(result: dict[str, Any]) -> dict[str, Any]:
