@@ -12,6 +12,7 @@ import pytest
 from docker.utils.build import exclude_paths
 
 from pcr_ray.clusters._rayjob import UID
+from pcr_ray.study.load import load
 
 REPOSITORY = Path(__file__).parent.parent
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
@@ -89,6 +90,14 @@ def test_the_image_runs_as_the_user_that_the_pods_run_as() -> None:
 def test_the_image_has_what_kuberays_probes_run() -> None:
     (install,) = [line for line in lines("RUN") if "apt-get install" in line]
     assert {"bash", "wget"} <= set(install.split())
+
+
+def test_the_sweep_that_the_built_image_runs_is_one_that_loads() -> None:
+    """It is run only where an image can be built, so nothing else would notice a key that is gone."""
+    script = (REPOSITORY / "tests/cluster/image_inside.sh").read_text()
+    overrides = re.findall(r"--set '([^']+)'", script)
+    assert len(overrides) == 2
+    assert len(load(REPOSITORY / "sweeps/quickstart.yaml", overrides).trials) == 2
 
 
 def test_no_host_is_named() -> None:

@@ -32,7 +32,7 @@ submit() { ray job submit --address "http://127.0.0.1:$dashboard" --submission-i
 submit python -m pcr_ray.sweep "$HOME/sweeps/quickstart.yaml" --address auto --out "$scratch/runs" \
     --storage "$scratch/runs/quickstart/checkpoints" --data-root "$scratch/data" \
     --tracking-uri "sqlite:///$scratch/mlflow.db" --set 'grid={method: [pcr], batch_size: [20], seed: [0, 1]}' \
-    --set 'resources={cpu: 1, gpu: 0, autoscaling: true}' > "$scratch/submit.log" 2>&1
+    --set 'resources={cpu: 1, gpu: 0}' > "$scratch/submit.log" 2>&1
 sleep 20 # the driver waits: there is no worker yet
 bash -c -- "ulimit -n 65536; ray start --block --num-cpus=1 --node-ip-address=$ip --address=$ip:$gcs \
   --dashboard-agent-listen-port=$worker_agent --metrics-export-port=$worker_metrics" > "$scratch/worker.log" 2>&1 &
