@@ -80,6 +80,9 @@ def run(study: Study, options: RunOptions | None = None) -> Status:
             if result.delivered:
                 with signals.patience(result.asked, "the report"), result.sweep_run.killed_on_error():
                     _conclude(study, store, options, result)
+            elif store.reachable():  # numbers wait for another sweep: nobody drives this one any more
+                with store.guarded():
+                    result.sweep_run.close(result.status)
         except (KeyboardInterrupt, search.Unfinished):  # outside Tune, which handles it itself
             console.print("stopped: run the same command again to continue")
             return Status.KILLED

@@ -10,10 +10,18 @@ from typing import Any
 from trainables.online import OnlineTrainable
 
 
+class UnreadableError(Exception):
+    """Can be pickled, not unpickled: it would be made anew with one argument."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+
+
 class Faulty(OnlineTrainable):
     """Raises at seed 1, exits hard at seed 2, and takes its time while the file `slow` is there.
 
-    With the file `odd`, seed 1 reports nothing that can be used, seed 2 hangs once, and seed 3 never ends.
+    With the file `odd`, seed 1 reports nothing that can be used, seed 2 hangs once, seed 3 never ends, seed 4 raises
+    what cannot be unpickled, seed 5 is done and not complete, and seed 6 reports what cannot be unpickled.
     """
 
     def step(self) -> dict[str, Any]:
@@ -36,7 +44,13 @@ class Faulty(OnlineTrainable):
         if seed == 2 and self.learner.tasks_done == 1 and not (control / "hung").exists():
             (control / "hung").touch()
             time.sleep(3600)
+        if seed == 4:
+            raise UnreadableError(1, "made to fail")
         result = super().step()
+        if seed == 5:
+            return result | {"done": True, "complete": False}
+        if seed == 6:
+            return result | {"error": UnreadableError(1, "made to fail")}
         if seed == 1:
             return {"tasks": [{"accuracy": "?"}]}
         if seed == 3:

@@ -36,7 +36,12 @@ from tests.sweeping import children, histories, run_sweep, start_sweep, sweep_fi
 
 METRICS = {"average_accuracy": 50.0, "loss": 1.0}
 EMPTY: list[Path] = []
-NOT_JSON = {key: {1} for key in verdict.WANTED}
+RESULTS = {"config": {"dataset": "digits"}, "data_fingerprint": "0", **{key: [[1.0]] for key in verdict.MATRICES}}
+
+
+def complete(**more: Any) -> dict[str, Any]:
+    """A result that could be used, but for `more`."""
+    return {"tasks": [{"task": 1, **METRICS}], "complete": True, **more}
 
 
 @pytest.fixture
@@ -182,6 +187,15 @@ def test_what_we_finished_is_not_given_up_for_another_sweeps_failure(study: Stud
     assert sweep.courier.deliver_all() and sweep.steps() == [1, 2, 3]
 
 
+def test_what_another_sweep_finishes_has_not_failed_here(study: Study, tmp_path: Path) -> None:
+    sweep = Sweep(study, tmp_path, tmp_path / "spool")
+    sweep.start()
+    sweep.tracker.on_trial_result(0, [], sweep.trial, {"failure": "out of memory"})
+    theirs: Any = SimpleNamespace(identity=sweep.identity, finished=True, reason="", metrics={})
+    sweep.tracker.ended_elsewhere(theirs)
+    assert sweep.tracker.outcome.finished == {sweep.identity} and not sweep.tracker.outcome.failed
+
+
 def test_numbers_reach_mlflow_while_the_spool_is_full(study: Study, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "256k") as disk:
         sweep = Sweep(study, tmp_path, disk / "spool")
@@ -204,8 +218,17 @@ def test_numbers_reach_mlflow_while_the_spool_is_full(study: Study, tmp_path: Pa
         ({"tasks": [{"task": 1}]}, "no `average_accuracy`"),
         ({"tasks": [{"task": 1, **METRICS, "loss": None}]}, "`loss` of task 1 is not a number"),
         ({"tasks": [{"task": 9, **METRICS}]}, "reports task 9, and the trial has 3"),
-        ({"tasks": [{"task": 1, **METRICS}], "complete": True, "results": {"config": 1}}, "no data_fingerprint"),
-        ({"tasks": [{"task": 1, **METRICS}], "complete": True, "results": NOT_JSON}, "TypeError"),
+        (complete(results={"config": 1}), "no data_fingerprint"),
+        (complete(results=RESULTS | {"more": {1}}), "TypeError"),
+        (complete(results=RESULTS | {"config": {}}), "without `dataset`"),
+        (complete(results=RESULTS | {"data_fingerprint": "0" * 37}), "`data_fingerprint` that is not text of 1 to 36"),
+        (complete(results=RESULTS | {"accuracy_matrix": [["?"]]}), "not a list of lists of numbers"),
+        (complete(device=1), "`device` is not text"),
+        ({"tasks": [{"task": 1, **METRICS, "acc@1": 1.0}]}, "`acc@1` is not a name that MLflow takes"),
+        ({"tasks": [{"task": 1, **METRICS, "a/../b": 1.0}]}, "`a/../b` is not a name"),
+        ({"tasks": [{"task": 1, **METRICS, "x" * 251: 1.0}]}, "is not a name that MLflow takes"),
+        ({"tasks": [{"task": 1, **METRICS, "loss": 10**400}]}, "`loss` of task 1 is not a number"),
+        ({"failure": "no s3://AKIA:geheim@bucket/x"}, "no s3://***@bucket/x"),
         ({"failure": "made to fail"}, "made to fail"),
     ],
 )  # fmt: skip
@@ -214,6 +237,8 @@ def test_a_result_that_cannot_be_used_fails_its_trial_alone(
 ) -> None:
     sweep = Sweep(study, tmp_path, tmp_path / "spool")
     sweep.start()
+    told = result | {"config": {"case": {"identity": sweep.identity, "trial": {"tasks": 3}}}}
+    assert sweep.tracker.over("0", told) or "TypeError" in reason  # which JSON finds, and a worker before it
     sweep.tracker.on_trial_result(0, [], sweep.trial, result)
     assert reason in sweep.tracker.outcome.failed[sweep.identity]
     assert sweep.courier.deliver_all()
@@ -330,16 +355,18 @@ def test_a_session_of_a_process_that_died_while_it_started_ray_goes(
 
 @pytest.mark.slow
 def test_trials_that_hang_never_end_or_report_nonsense_do_not_hold_up_the_others(tmp_path: Path, root: Path) -> None:
-    grid = {"method": ["pcr"], "seed": [0, 1, 2, 3]}
+    grid = {"method": ["pcr"], "seed": {"range": [0, 7]}}
     sweep_file(tmp_path, trainable="tests.faulty:Faulty", grid=grid, retries=1)
     (tmp_path / "odd").touch()
     result = run_sweep(tmp_path, root, "--stall-minutes", "0.5")
     assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr, result.stdout + result.stderr
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     runs = children(uri)
-    assert [runs[f"{s} pcr (seed)"].info.status for s in range(4)] == ["FINISHED", "FAILED", "FINISHED", "FAILED"]
-    assert "cannot be used" in runs["1 pcr (seed)"].data.tags["pcr_ray.reason"]
-    assert "no task was finished within" in runs["3 pcr (seed)"].data.tags["pcr_ray.reason"]
+    reasons = {s: runs[f"{s} pcr (seed)"].data.tags.get("pcr_ray.reason", "") for s in range(7)}
+    assert [s for s in range(7) if runs[f"{s} pcr (seed)"].info.status == "FINISHED"] == [0, 2]
+    assert "cannot be used" in reasons[1] and "no task was finished within" in reasons[3]
+    assert "UnreadableError: made to fail" in reasons[4] and "not that it is `complete`" in reasons[5]
+    assert "its result cannot be used: TypeError" in reasons[6]
     assert "seed=2: no task finished within" in result.stdout
     expected = undisturbed(load(sweep_file(tmp_path, grid=grid)), root)
     for name in ("0 pcr (seed)", "2 pcr (seed)"):

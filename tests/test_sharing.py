@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from pcr_ray.errors import NotNowError
-from pcr_ray.execution import sharing
+from pcr_ray.execution import driver, sharing
+from pcr_ray.execution.options import RunOptions
 from pcr_ray.provenance import code_of
 from pcr_ray.study.load import Study, load
 from pcr_ray.tracking import courier as couriers
@@ -189,6 +190,45 @@ def test_a_sweep_is_driven_from_one_place_at_a_time_whatever_the_clocks_say(
     with pytest.raises(NotNowError, match=r"sweep 'one' of this store is being run on far-away"):
         sharing.alone("one", one.store, "here")
     later.join()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_sweep_that_begins_elsewhere_while_ray_starts_here_is_left_to_the_other(
+    sides: tuple[Side, Side], tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = sides
+    one.run.close(Status.KILLED)
+    ended = threading.Event()
+
+    def starts_slowly(*given: Any) -> None:
+        one.run.begin(place="there")
+        threading.Thread(target=lives).start()
+        given[6]()  # begin
+
+    def lives() -> None:
+        while not ended.wait(0.1):
+            text = json.dumps({"time": time.time(), "host": "far-away", "place": "there"})
+            one.store.client.set_tag(one.run.run_id, Tag.PROGRESS, text)
+
+    monkeypatch.setattr(driver, "_launch", starts_slowly)
+    options = RunOptions(out=str(tmp_path / "here"), data_root=str(root), tracking_uri=one.store.uri)
+    try:
+        with pytest.raises(NotNowError, match=r"sweep 'one' of this store is being run on"):
+            driver.execute(one.study, one.store, options)
+        now = one.store.sweep("one")
+        assert now and now.status is Status.RUNNING and now.progress["place"] == "there", "it is theirs"
+    finally:
+        ended.set()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_driver_held_for_dead_is_not_waited_for_twice(sides: tuple[Side, Side]) -> None:
+    one, _ = sides
+    one.run.begin(place="there")
+    silent = sharing.alone("one", one.store, "here")
+    began = time.monotonic()
+    assert sharing.alone("one", one.store, "here", silent) == silent and silent
+    assert time.monotonic() - began < 0.5
 
 
 @pytest.mark.usefixtures("impatient")

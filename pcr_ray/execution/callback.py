@@ -25,7 +25,7 @@ from pcr_ray.execution import verdict
 from pcr_ray.execution.plan import Plan
 from pcr_ray.execution.storage import Tidier
 from pcr_ray.provenance import code_of
-from pcr_ray.text import duration, first_line
+from pcr_ray.text import duration, first_line, redact
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status, TrialRun, code_entry
 from pcr_ray.tracking.spool import END, START, TASK, Spool
@@ -96,11 +96,14 @@ class TuneTracker(Callback):
         return set(self.courier.elsewhere) | self.outcome.left
 
     def over(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """For Tune: whether to stop a trial after this result."""
-        identity = result["config"]["case"]["identity"]
-        if not result.get("complete") and identity in self.courier.elsewhere:
-            self.outcome.left.add(identity)
-        return verdict.over(trial_id, result) or identity in self.outcome.left
+        """For Tune: whether to stop a trial after this result. Not a callback, but what it raises ends a sweep too."""
+        try:
+            identity = result["config"]["case"]["identity"]
+            if not result.get("complete") and identity in self.courier.elsewhere:
+                self.outcome.left.add(identity)
+            return verdict.over(trial_id, result) or identity in self.outcome.left
+        except Exception:
+            return True  # `on_trial_result` finds the same, and fails the trial
 
     def release(self, identity: str) -> None:
         """Nobody else runs it any more."""
@@ -117,6 +120,7 @@ class TuneTracker(Callback):
         if identity in self.outcome.finished:
             return
         if run.finished:
+            self.outcome.failed.pop(identity, None)
             self.outcome.finished.add(identity)
             self._tell("finished_elsewhere", identity, run.metrics)
             self.tidier.delete(identity)
@@ -202,6 +206,7 @@ class TuneTracker(Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         identity = _identity(trial)
         self._end(identity, Status.FAILED, self._stalled.get(identity) or _reason(trial))
+        _lighten(trial)
 
     def idle(self) -> dict[str, float]:
         """Running trials, and for how many seconds each has finished no task."""
@@ -266,6 +271,7 @@ class TuneTracker(Callback):
     ) -> None:  # fmt: skip
         if self._over(identity):
             return
+        reason = reason and redact(reason)  # an error may quote the URI of a store or of the storage
         self._begin(identity)  # a worker may die before its trial started
         self._append(identity, END, status=status, reason=reason, results=results, **(place or {}))
         self.outcome.running.discard(identity)
@@ -283,14 +289,17 @@ def _identity(trial: Any) -> str:
 
 def _lighten(trial: Any) -> None:
     """Tune keeps the last result of every trial and, to its end, averages of each number: MLflow has them all."""
-    run = trial.run_metadata
-    run.last_result = {"training_iteration": run.last_result.get("training_iteration")}  # empty, Tune would ask for it
-    run.metric_analysis, run.metric_n_steps = {}, {}
+    with contextlib.suppress(Exception):  # fields of Tune's own: where they are called otherwise, it keeps them
+        run = trial.run_metadata
+        iteration = run.last_result.get("training_iteration")
+        run.last_result = {"training_iteration": iteration}  # empty, Tune would ask for it
+        run.metric_analysis, run.metric_n_steps = {}, {}
 
 
 def _place(result: dict[str, Any]) -> dict[str, Any]:
     """Where a trial ran; a trainable may say on which device and how many threads."""
-    return {"node": result.get("hostname"), "device": result.get("device")}
+    device = result.get("device")
+    return {"node": result.get("hostname"), "device": device if isinstance(device, str) else None}
 
 
 def _reason(trial: Any) -> str:

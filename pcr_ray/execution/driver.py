@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
                 available(trial, options.root, study.place)
     store.open()
     with store.guarded():
-        sharing.alone(study.name, store, folders.place(folder))
+        silent = sharing.alone(study.name, store, folders.place(folder))
     spool = Spool(folder / "spool")
     sweep_run = SweepRun(store, study)
     courier = Courier(spool, store, study.name, lambda: sweep_run.run_id)
@@ -126,9 +126,15 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
         if not stamp.exists():  # else half-done trials of `--rerun all` may be among them, as of other code
             tidier.clear(plan.done - plan.outdated.keys())
         if plan.todo:
-            outcome = _launch(plan, options, spool, courier, sweep_run, tidier, scheduler)
+
+            def begin() -> None:
+                with store.guarded():
+                    sharing.alone(study.name, store, folders.place(folder), silent)  # Ray's start may take minutes
+                    _begin(plan, sweep_run, options)
+
+            outcome = _launch(plan, options, spool, courier, sweep_run, tidier, begin, scheduler)
             failed |= outcome.failed
-            stopped = len(outcome.finished) + len(outcome.failed) < len(plan.todo)
+            stopped = not plan.todo.keys() <= outcome.finished | outcome.failed.keys()
             asked = outcome.asked
         else:
             with store.guarded():
@@ -167,14 +173,16 @@ def _begin(plan: Plan, sweep_run: SweepRun, options: RunOptions) -> None:
 
 def _since(stamp: Path) -> float:
     """When a `--rerun all` began: interrupted, it goes on with what it has not run again yet."""
-    if not stamp.exists():
-        stamp.write_text(str(time.time() * 1000))
-    return float(stamp.read_text())
+    with contextlib.suppress(OSError, ValueError):  # none, or one that a full disk cut short
+        return float(stamp.read_text())
+    now = time.time() * 1000
+    stamp.write_text(str(now))
+    return now
 
 
 def _launch(
     plan: Plan, options: RunOptions, spool: Spool, courier: Courier, sweep_run: SweepRun, tidier: Tidier,
-    scheduler: Any,
+    begin: Callable[[], None], scheduler: Any,
 ) -> Any:  # fmt: skip
     from pcr_ray.execution.callback import TuneTracker
 
@@ -200,8 +208,7 @@ def _launch(
                 nodes.check(study, plan.todo.values(), storage, options.root, resources)
             at_once = min(cluster.concurrency(resources, options.max_concurrent), len(plan.todo))
             console.print(f"running {count(at_once, 'trial')} at once, each with {resources}")
-            with sweep_run.store.guarded():
-                _begin(plan, sweep_run, options)
+            begin()
             courier.start()
             view = Progress(console, plan, courier)
             place = folders.place(options.folder(study.name))

@@ -24,14 +24,17 @@ LOOK_EVERY = 3.0  # seconds
 PATIENCE = 3 * NEWS_EVERY  # seconds without a new sign of life after which a driver elsewhere is held for dead
 
 
-def alone(name: str, store: Store, place: str) -> None:
+def alone(name: str, store: Store, place: str, silent: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
     """Refuses where the sweep of this name is driven from another place at this moment.
 
-    A sign of life is one that changes while it is looked at: clocks of two machines need not agree.
+    A sign of life is one that changes while it is looked at: clocks of two machines need not agree. Gives the last
+    sign of a driver that is held for dead; as `silent` it is not waited for again.
     """
     first = store.sweep(name)
     if first is None or first.status is not Status.RUNNING or first.progress.get("place", place) == place:
-        return
+        return None
+    if first.progress == silent:
+        return silent
     host = first.progress.get("host", "another machine")
     text = f"sweep '{name}' is marked as running on {host}: looking for signs of life, up to {duration(PATIENCE)} …"
     console.print(text, markup=False, soft_wrap=True)
@@ -40,12 +43,13 @@ def alone(name: str, store: Store, place: str) -> None:
         time.sleep(LOOK_EVERY)
         now = store.sweep(name)
         if now is None or now.status is not Status.RUNNING:
-            return
+            return None
         if now.progress != first.progress:
             raise NotNowError(
                 f"sweep '{name}' of this store is being run on {host}: wait for it (pcr-ray status {name} tells how it "
                 f"fares), or run it under another name (--set name=...), which shares its trials"
             )
+    return first.progress
 
 
 def rounds(plan: Plan, sweep_run: SweepRun, tracker: Any, run: Callable[[Mapping[str, TrialConfig]], None]) -> None:

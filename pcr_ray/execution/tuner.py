@@ -13,7 +13,7 @@ from typing import Any
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError
-from pcr_ray.execution import leftovers
+from pcr_ray.execution import leftovers, verdict
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.identity import TRAINABLE
 from pcr_ray.provenance import code_of
@@ -53,7 +53,7 @@ def run(
     bundle = {"CPU": resources.cpu} | ({"GPU": resources.gpu} if resources.gpu else {})
     with tempfile.TemporaryDirectory(prefix=leftovers.SCRATCH) as scratch, leftovers.marked(Path(scratch)):
         tune.Tuner(
-            tune.with_resources(load_trainable(spec.trainable), tune.PlacementGroupFactory([bundle])),
+            tune.with_resources(verdict.plain(load_trainable(spec.trainable)), tune.PlacementGroupFactory([bundle])),
             param_space={"case": tune.grid_search(cases)},
             tune_config=tune.TuneConfig(
                 reuse_actors=True,

@@ -35,6 +35,7 @@ class SweepRun:
 
     def __init__(self, store: Store, study: Study) -> None:
         self.store, self.study = store, study
+        self.begun = False  # whether it is ours to close
         self._run_id: str | None = None
 
     @property
@@ -46,12 +47,8 @@ class SweepRun:
             tags = {Tag.KIND: "sweep", Tag.SWEEP: self.study.name}
             created = self.store.client.create_run(self.store.experiment, tags=tags, run_name=self.study.name)
             self._run_id = str(created.info.run_id)
+            self.begun = True
         return self._run_id
-
-    @property
-    def begun(self) -> bool:
-        """Whether this invocation knows its run."""
-        return self._run_id is not None
 
     def begin(
         self, known: Iterable[TrialRun] = (), data: Mapping[str, str] | None = None, place: str = ""
@@ -64,6 +61,7 @@ class SweepRun:
         from mlflow.entities import Dataset, DatasetInput, RunTag
 
         client = self.store.client
+        self.begun = True
         client.update_run(self.run_id, status=Status.RUNNING)
         tags = {Tag.COMMIT: commit() or ""} | source_tags("pcr-ray sweep")
         if Tag.NOTE not in client.get_run(self.run_id).data.tags:  # later it is the answer so far
