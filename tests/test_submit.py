@@ -25,7 +25,9 @@ from pcr_ray.clusters.local import KEEPER
 from pcr_ray.console import run
 from tests.sweeping import REPOSITORY, environment, histories, run_sweep, sweep_file, wait_for
 
+SECRET = "geheim"
 SLURM = ["slurm", "--cpus-per-node", "2"]
+EVERYWHERE = [SLURM, ["ray", "http://h:8265"], ["local"], ["kuberay", "--image", "i", "--storage-claim", "c"]]
 
 
 @dataclass
@@ -146,7 +148,42 @@ def test_mistakes_are_refused_before_anything_is_submitted(
     done = submit(tmp_path, "submit", *words)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / "submitted").exists()
+    assert not (tmp_path / "submitted").exists() and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", EVERYWHERE, ids=lambda words: words[0])
+def test_options_that_hold_credentials_are_refused_without_showing_them(words: list[str], tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    store, storage = ["--tracking-uri", f"http://me:{SECRET}@mlflow:5000"], ["--storage", f"s3://key:{SECRET}@bucket/x"]
+    for more in ([], ["--print"]):
+        done = submit(tmp_path, "submit", *words, "tiny.yaml", *store, *storage, *more)
+        assert done.returncode == 2 and SECRET not in done.stdout + done.stderr
+        assert all(name in done.stderr for name in ("2 problems", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY"))
+    for uri in (f"postgresql://me:a/{SECRET}@h/x", f"http://h/?token={SECRET}", f"http://me:a {SECRET}@h"):
+        done = submit(tmp_path, "submit", *words, "tiny.yaml", "--tracking-uri", uri)
+        assert done.returncode == 2 and SECRET not in done.stderr and "holds credentials" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.parametrize("words", EVERYWHERE, ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "uri",
+    ["mlflow.ml:5000", "http//m:5000", "mlruns", "./x.db", "http://[::1", "http://h:x", "sqlite:///", f"me:{SECRET}@h"],
+)
+def test_a_store_that_cannot_be_one_is_refused_before_it_fails_elsewhere(
+    words: list[str], uri: str, tmp_path: Path
+) -> None:
+    sweep_file(tmp_path)
+    done = submit(tmp_path, "submit", *words, "tiny.yaml", "--tracking-uri", uri, "--print")
+    assert done.returncode == 2 and "write a URI such as http://HOST:5000" in done.stderr
+    assert "Traceback" not in done.stderr and SECRET not in done.stderr
+
+
+def test_a_folder_with_an_at_sign_holds_no_credentials(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    words = ["--tracking-uri", "sqlite:////home/me@there/mlflow.db", "--storage", "file:///home/me@there/store"]
+    assert as_bash_reads(printed(tmp_path, "local", "tiny.yaml", *words).partition("&&")[2])[-4:] == words
+    assert "/data/me@there" in printed(tmp_path, "local", "tiny.yaml", "--storage", "/data/me@there")
 
 
 def test_without_slurm_the_way_to_the_script_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

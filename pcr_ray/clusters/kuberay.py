@@ -16,7 +16,6 @@ from pcr_ray.errors import InputError, problems_error
 from pcr_ray.study import load as study
 from pcr_ray.study.reader import read_yaml
 from pcr_ray.study.schema import GPU_SHARE
-from pcr_ray.text import redact
 
 if TYPE_CHECKING:
     from pcr_ray.clusters._kubernetes import Kubernetes
@@ -171,12 +170,6 @@ def _problems_of_tracking(uri: str | None, secret: str | None) -> list[str]:
     if not uri:
         asks = "--tracking-uri is missing: an MLflow server that the cluster reaches, such as http://mlflow.ml:5000"
         return [] if secret else [f"{asks} (or --secret with the key MLFLOW_TRACKING_URI)"]
-    if redact(uri) != uri:
-        return [
-            f"--tracking-uri {redact(uri)}: a password would stand in the manifest for everyone to read; put it into a "
-            "Secret (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the whole MLFLOW_TRACKING_URI), "
-            "and name the Secret with --secret"
-        ]
     if uri.startswith("sqlite:") and not uri.startswith(f"sqlite:///{SHARED}/"):
         return [f"--tracking-uri {uri}: lost with the pod; name a server, or a file on the claim: "
                 f"sqlite:///{SHARED}/mlflow.db"]  # fmt: skip
