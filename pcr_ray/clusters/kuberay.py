@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pcr_ray.clusters import _rayjob
-from pcr_ray.clusters._base import BACKENDS, Backend, Job
+from pcr_ray.clusters._base import BACKENDS, LOOPBACK, Backend, Job
 from pcr_ray.clusters._rayjob import SHARED, Wish
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.study import load as study
@@ -173,7 +173,7 @@ def _problems_of_tracking(uri: str | None, secret: str | None) -> list[str]:
     if uri.startswith("sqlite:") and not uri.startswith(f"sqlite:///{SHARED}/"):
         return [f"--tracking-uri {uri}: lost with the pod; name a server, or a file on the claim: "
                 f"sqlite:///{SHARED}/mlflow.db"]  # fmt: skip
-    if urlsplit(uri).hostname in ("localhost", "127.0.0.1", "::1"):
+    if urlsplit(uri).hostname in LOOPBACK:
         return [f"--tracking-uri {uri}: in a pod that is the pod itself; name a Service, such as http://mlflow.ml:5000"]
     return []
 
