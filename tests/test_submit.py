@@ -139,6 +139,7 @@ def test_a_template_of_ones_own_is_filled_in(tmp_path: Path) -> None:
         (["ray", "http://a..b:8265", "tiny.yaml"], "not the URL of a Ray dashboard"),
         (["ray", "http://[::1", "tiny.yaml"], "not the URL of a Ray dashboard"),
         (["ray", "http://a b:8265", "tiny.yaml"], "not the URL of a Ray dashboard"),
+        (["local", "tiny.yaml", "--python", "/no/such/python"], "--python /no/such/python: no such program"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_submitted(
@@ -252,6 +253,14 @@ def test_a_port_that_is_no_dashboard_is_told(greeting: bytes, tmp_path: Path) ->
         url = f"http://127.0.0.1:{server.server_address[1]}"
         done = submit(tmp_path, "submit", "ray", url, "tiny.yaml")
     assert done.returncode == 2 and f"what answers at {url} is not a Ray dashboard" in done.stderr
+
+
+def test_a_local_job_that_cannot_start_is_told_at_once(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    (tmp_path / "python").write_bytes(b"\x7fELF of another machine")
+    (tmp_path / "python").chmod(0o755)
+    done = submit(tmp_path, "submit", "local", "tiny.yaml", "--python", "./python")
+    assert done.returncode == 2 and "Exec format error" in done.stderr and "--python" in done.stderr
 
 
 def test_without_slurm_the_way_to_the_script_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
