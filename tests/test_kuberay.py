@@ -7,6 +7,7 @@ import copy
 import functools
 import itertools
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import yaml
 
 from pcr_ray import sweep as sweep_command
 from pcr_ray.clusters import BACKENDS, Job
-from pcr_ray.clusters._rayjob import SHARED, object_name
+from pcr_ray.clusters._rayjob import SHARED, dump, object_name
 from pcr_ray.errors import InputError
 from pcr_ray.study import load as study
 from pcr_ray.study.schema import Resources
@@ -226,6 +227,43 @@ def test_plugins_are_files_of_the_config_map_that_every_worker_can_import(tmp_pa
 def test_a_file_with_any_text_comes_back_from_the_config_map() -> None:
     text = (REPOSITORY / "sweeps/quickstart.yaml").read_text() + "# tabs\there, trailing   \n# ünïcode: ≤ 'x' \"y\"\n\n"
     assert objects(NEEDED, text=text)[0]["data"]["sweep.yaml"] == text
+
+
+# What a reader of YAML 1.1 (https://yaml.org/type) or 1.2 (its core schema) takes for something else than text.
+NOT_TEXT = re.compile(
+    r"y|n|yes|no|on|off|true|false|null|~||[-+]?\.inf|\.nan"
+    r"|[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*|[-+]?0x[0-9a-f_]+|[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"
+    r"|[-+]?([0-9][0-9_]*)?\.[0-9_]*(e[-+][0-9]+)?|0o[0-7]+|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)(e[-+]?[0-9]+)?",
+    re.IGNORECASE,
+)
+
+
+TEMPTING = "y n Y N yes off 1e3 12e5 0o7 1.5e3 1E5 08 1_0e3 0x1F 0X1F 0b1 0B1 -1e3 +.5e3 .5e3 1. 1:30 null ~ .inf"
+
+
+def plain_texts(printed: str) -> list[str]:
+    """The texts, keys among them, that stand in YAML without quotes."""
+    left, found = list(yaml.compose_all(printed, yaml.SafeLoader)), []
+    while left:
+        node = left.pop()
+        if isinstance(node, yaml.ScalarNode):
+            found += [node.value] if node.style is None and node.tag.endswith(":str") else []
+        else:
+            left += [part for item in node.value for part in (item if isinstance(item, tuple) else [item])]
+    return found
+
+
+def test_no_text_is_read_as_a_number_or_truth_value_by_kubectl() -> None:
+    """It reads YAML by other rules than PyYAML."""
+    documents = [{word: [word]} for word in TEMPTING.split()]
+    printed = dump(documents)
+    assert list(yaml.safe_load_all(printed)) == documents
+    odd = "--namespace 1e3 --secret 12e5 --queue 0o7 --node-selector gpu=y --node-selector n=08"
+    named = (REPOSITORY / "sweeps/quickstart.yaml").read_text().replace("name: quickstart", "name: 'y'")
+    printed += render([*NEEDED, *odd.split(), "--workers", "1", "--toleration", "0x1F=N:NoSchedule"], text=named)
+    texts = plain_texts(printed)
+    assert "ConfigMap" in texts and "0.0.0.0" in texts
+    assert [text for text in texts if NOT_TEXT.fullmatch(text)] == []
 
 
 @pytest.mark.parametrize("sweep", ["quickstart", "9", "A" * 100, "Table.1_final", "---".join("ab"), "x" * 36 + ".-_y"])
