@@ -308,6 +308,18 @@ def test_all_problems_come_in_one_message() -> None:
     assert all(o in message for o in [*options, "--image", "--storage-claim"])
 
 
+@pytest.mark.parametrize("size", ["16", "16k", "255Mi", "0Gi", "0.1G", "16GB", "Gi"])
+def test_a_size_without_its_unit_is_refused(size: str) -> None:
+    with pytest.raises(InputError, match=rf"--memory-per-worker {size}: .* such as 16Gi"):
+        render([*NEEDED, "--memory-per-worker", size])
+
+
+@pytest.mark.parametrize("size", ["256Mi", "0.5Gi", "16G", "1Ti", "17179869184"])
+def test_every_way_to_write_a_size_is_taken(size: str) -> None:
+    _, job = objects([*NEEDED, "--memory-per-worker", size])
+    assert _first(_worker(job))["resources"]["limits"]["memory"] == size
+
+
 def test_a_queue_needs_a_number_of_workers() -> None:
     with pytest.raises(InputError, match="with --queue give one number, such as 8"):
         render([*NEEDED, "--workers", "0:8", "--queue", "research"])
@@ -326,3 +338,9 @@ def test_more_than_a_config_map_holds_is_refused(tmp_path: Path) -> None:
         render(NEEDED, plugins=[tmp_path / "big.py"])
     with pytest.raises(InputError, match="build packages into the image"):
         render(NEEDED, plugins=[tmp_path])
+
+
+def test_a_plugin_that_no_config_map_can_hold_is_one_problem_among_others(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("# -*- coding: latin-1 -*-\nNAME = 'é'\n", encoding="latin-1")
+    with pytest.raises(InputError, match=r"(?s)--retries -1.*old.py: not UTF-8"):
+        render([*NEEDED, "--retries", "-1"], plugins=[tmp_path / "old.py"])
