@@ -257,7 +257,7 @@ def test_without_a_cluster_or_a_client_print_is_pointed_to(
     with pytest.raises(InputError, match="no Kubernetes cluster is configured"):
         submit()
     monkeypatch.setitem(__import__("sys").modules, "kubernetes", None)
-    with pytest.raises(InputError, match=r"--print \| kubectl apply -f -"):
+    with pytest.raises(InputError, match=r"--print \| kubectl apply --server-side -f - .*delete rayjob"):
         submit()
 
 

@@ -19,7 +19,8 @@ DAY = 86_400
 PASSING = (409, 429)  # someone else changed it at the same moment; too many requests
 NO_CLIENT = (
     "the Kubernetes client is not installed: pip install 'pcr_ray[kubernetes]', "
-    "or let kubectl do it: pcr-ray submit kuberay ... --print | kubectl apply -f -"
+    "or let kubectl do it: pcr-ray submit kuberay ... --print | kubectl apply --server-side -f - "
+    "(before submitting a sweep again: kubectl -n NAMESPACE delete rayjob NAME)"
 )
 
 
