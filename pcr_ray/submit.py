@@ -12,13 +12,20 @@ import yaml
 from pcr_ray import plugins
 from pcr_ray.clusters import BACKENDS, Backend, Job
 from pcr_ray.console import Parser, console, run
-from pcr_ray.errors import InputError
+from pcr_ray.errors import InputError, problems_error
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study.load import Study, load
 from pcr_ray.study.reader import read_yaml
-from pcr_ray.text import did_you_mean
+from pcr_ray.text import did_you_mean, holds_credentials, redact, redact_uri
+from pcr_ray.tracking.store import uri_problem
 
 THE_BACKENDS = ("address", "ship")  # options of a sweep that are the backend's to say
+READABLE = "the options of a job can be read by others, and this one holds credentials"
+LOGIN = (
+    "leave them out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or set MLFLOW_TRACKING_URI instead "
+    "of the option: in the environment (ray: where the cluster's head is started; kuberay: in a Secret, with --secret)"
+)
+KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment (ray: where the cluster's nodes are started)"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -73,7 +80,9 @@ def job(argv: Sequence[str]) -> int:
 def _backend(handle: str) -> Backend:
     name, slash, _ = handle.partition("/")
     if not slash or name not in BACKENDS:
-        raise InputError(f"'{handle}' is not a job's handle, such as slurm/123{did_you_mean(name, BACKENDS.names())}")
+        raise InputError(
+            f"'{redact(handle)}' is not a job's handle, such as slurm/123{did_you_mean(name, BACKENDS.names())}"
+        )
     kind, p = BACKENDS.get(name), Parser(add_help=False)
     kind.add_arguments(p)
     return kind(argparse.Namespace(**{action.dest: action.default for action in p._actions}))
@@ -82,10 +91,26 @@ def _backend(handle: str) -> Backend:
 def make_job(given: argparse.Namespace) -> Job:
     """The sweep file, checked, with the sweep's options that were given as words again."""
     options = RunOptions.parse(argparse.Namespace(**{k: v for k, v in vars(given).items() if k not in THE_BACKENDS}))
+    if problems := _problems_of_places(options):
+        raise problems_error("this sweep cannot be submitted", problems)
     study, file = load(given.file, given.set, given.plugins), given.file.absolute()
     words = [word for override in given.set for word in ("--set", override)] + options.arguments()
     text = _alone(file.read_text(encoding="utf-8"), study)
     return Job(study.name, file, text, Path.cwd(), words, plugins.files(study.plugins), list(study.spec.plugins))
+
+
+def _problems_of_places(options: RunOptions) -> list[str]:
+    """Of the tracking store and the storage: what would fail only where the job runs, or show a password there."""
+    problems, uri, storage = [], options.tracking_uri, options.storage
+    if uri and holds_credentials(uri):
+        problems.append(f"--tracking-uri {redact_uri(uri)}: {READABLE}; {LOGIN}")
+    elif uri and (problem := uri_problem(uri)):
+        problems.append(
+            f"--tracking-uri {redact_uri(uri)}: {problem}; write a URI such as http://HOST:5000 or sqlite:///FILE"
+        )
+    if storage and holds_credentials(storage):
+        problems.append(f"--storage {redact_uri(storage)}: {READABLE}; {KEYS}")
+    return problems
 
 
 def _alone(text: str, study: Study) -> str:

@@ -31,6 +31,16 @@ def redact(text: object) -> str:
     return re.sub(r"(?i)(\w*(?:password|passwd|token|secret|pwd|access_key|api_key)\w*)=[^&\s'\"]+", r"\1=***", text)
 
 
+def redact_uri(uri: str) -> str:
+    """The same for what should be one URI: its scheme may be forgotten, and its password may have spaces in it."""
+    return redact(re.sub(r"(?s)^(.*?://)?.*@", r"\1***@", uri))
+
+
+def holds_credentials(uri: str) -> bool:
+    """Whether a user name, password or key is in it. An '@' in the path of a file is none of these."""
+    return "://" in uri and not re.match("(sqlite|file):///", uri) and redact_uri(uri) != uri
+
+
 def is_plain(text: str) -> bool:
     """Whether databases and terminals can hold it: no NUL, and no bytes of a path or argument that are not UTF-8."""
     return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)

@@ -100,13 +100,16 @@ def test_the_server_starts_as_the_manifest_says_and_answers_to_its_names_only(tm
         server.wait(30)
 
 
-def commands(start: str) -> list[str]:
-    blocks = re.findall(r"(?ms)^```\n(.*?)^```", PAGE)
+def commands(start: str, page: str = PAGE) -> list[str]:
+    blocks = re.findall(r"(?ms)^```\w*\n(.*?)^```", page)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line.split(" | ")[0].split("  #")[0] for line in lines if line.startswith(start)]
 
 
-@pytest.mark.parametrize("command", commands("pcr-ray submit"))
+IN_THE_README = [c.lower() for c in commands("pcr-ray submit kuberay", (REPOSITORY / "README.md").read_text())]
+
+
+@pytest.mark.parametrize("command", commands("pcr-ray submit") + IN_THE_README)
 def test_the_pages_submit_commands_print_what_they_promise(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

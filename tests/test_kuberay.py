@@ -7,6 +7,7 @@ import copy
 import functools
 import itertools
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import yaml
 
 from pcr_ray import sweep as sweep_command
 from pcr_ray.clusters import BACKENDS, Job
-from pcr_ray.clusters._rayjob import SHARED, object_name
+from pcr_ray.clusters._rayjob import SHARED, dump, object_name
 from pcr_ray.errors import InputError
 from pcr_ray.study import load as study
 from pcr_ray.study.schema import Resources
@@ -228,6 +229,43 @@ def test_a_file_with_any_text_comes_back_from_the_config_map() -> None:
     assert objects(NEEDED, text=text)[0]["data"]["sweep.yaml"] == text
 
 
+# What a reader of YAML 1.1 (https://yaml.org/type) or 1.2 (its core schema) takes for something else than text.
+NOT_TEXT = re.compile(
+    r"y|n|yes|no|on|off|true|false|null|~||[-+]?\.inf|\.nan"
+    r"|[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*|[-+]?0x[0-9a-f_]+|[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"
+    r"|[-+]?([0-9][0-9_]*)?\.[0-9_]*(e[-+][0-9]+)?|0o[0-7]+|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)(e[-+]?[0-9]+)?",
+    re.IGNORECASE,
+)
+
+
+TEMPTING = "y n Y N yes off 1e3 12e5 0o7 1.5e3 1E5 08 1_0e3 0x1F 0X1F 0b1 0B1 -1e3 +.5e3 .5e3 1. 1:30 null ~ .inf"
+
+
+def plain_texts(printed: str) -> list[str]:
+    """The texts, keys among them, that stand in YAML without quotes."""
+    left, found = list(yaml.compose_all(printed, yaml.SafeLoader)), []
+    while left:
+        node = left.pop()
+        if isinstance(node, yaml.ScalarNode):
+            found += [node.value] if node.style is None and node.tag.endswith(":str") else []
+        else:
+            left += [part for item in node.value for part in (item if isinstance(item, tuple) else [item])]
+    return found
+
+
+def test_no_text_is_read_as_a_number_or_truth_value_by_kubectl() -> None:
+    """It reads YAML by other rules than PyYAML."""
+    documents = [{word: [word]} for word in TEMPTING.split()]
+    printed = dump(documents)
+    assert list(yaml.safe_load_all(printed)) == documents
+    odd = "--namespace 1e3 --secret 12e5 --queue 0o7 --node-selector gpu=y --node-selector n=08"
+    named = (REPOSITORY / "sweeps/quickstart.yaml").read_text().replace("name: quickstart", "name: 'y'")
+    printed += render([*NEEDED, *odd.split(), "--workers", "1", "--toleration", "0x1F=N:NoSchedule"], text=named)
+    texts = plain_texts(printed)
+    assert "ConfigMap" in texts and "0.0.0.0" in texts
+    assert [text for text in texts if NOT_TEXT.fullmatch(text)] == []
+
+
 @pytest.mark.parametrize("sweep", ["quickstart", "9", "A" * 100, "Table.1_final", "---".join("ab"), "x" * 36 + ".-_y"])
 def test_names_are_dns_safe(sweep: str) -> None:
     assert rules.name_is_short_and_dns_safe({"metadata": {"name": object_name(sweep)}}) == []
@@ -240,8 +278,6 @@ def test_names_that_look_alike_stay_apart() -> None:
 
 
 REFUSED = {
-    "--tracking-uri http://user:secret@mlflow:5000": "Secret",
-    "--tracking-uri postgresql://u:p@db/mlflow": "--secret",
     "--tracking-uri sqlite:///mlflow.db": "lost with the pod",
     "--tracking-uri http://localhost:5000": "the pod itself",
     "--storage /somewhere": "keeps all on the claim",
@@ -253,9 +289,8 @@ REFUSED = {
 def test_sweep_options_that_cannot_work_in_a_pod_are_refused(words: str) -> None:
     option, value = words.split(" ")
     tracking = [] if option == "--tracking-uri" else ["--tracking-uri", SERVER]
-    with pytest.raises(InputError, match=REFUSED[words].replace("$", r"\$")) as refused:
+    with pytest.raises(InputError, match=REFUSED[words].replace("$", r"\$")):
         render(NEEDED, [*tracking, option, value])
-    assert not any(s in str(refused.value) for s in ("user:secret", "u:p@"))
 
 
 def test_a_store_on_the_claim_or_in_a_secret_is_fine() -> None:
@@ -271,6 +306,18 @@ def test_all_problems_come_in_one_message() -> None:
     message = str(refused.value)
     options = [w for w in f"{wrong} {more}".split() if w.startswith("--")]
     assert all(o in message for o in [*options, "--image", "--storage-claim"])
+
+
+@pytest.mark.parametrize("size", ["16", "16k", "255Mi", "0Gi", "0.1G", "16GB", "Gi"])
+def test_a_size_without_its_unit_is_refused(size: str) -> None:
+    with pytest.raises(InputError, match=rf"--memory-per-worker {size}: .* such as 16Gi"):
+        render([*NEEDED, "--memory-per-worker", size])
+
+
+@pytest.mark.parametrize("size", ["256Mi", "0.5Gi", "16G", "1Ti", "17179869184"])
+def test_every_way_to_write_a_size_is_taken(size: str) -> None:
+    _, job = objects([*NEEDED, "--memory-per-worker", size])
+    assert _first(_worker(job))["resources"]["limits"]["memory"] == size
 
 
 def test_a_queue_needs_a_number_of_workers() -> None:
@@ -291,3 +338,9 @@ def test_more_than_a_config_map_holds_is_refused(tmp_path: Path) -> None:
         render(NEEDED, plugins=[tmp_path / "big.py"])
     with pytest.raises(InputError, match="build packages into the image"):
         render(NEEDED, plugins=[tmp_path])
+
+
+def test_a_plugin_that_no_config_map_can_hold_is_one_problem_among_others(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("# -*- coding: latin-1 -*-\nNAME = 'é'\n", encoding="latin-1")
+    with pytest.raises(InputError, match=r"(?s)--retries -1.*old.py: not UTF-8"):
+        render([*NEEDED, "--retries", "-1"], plugins=[tmp_path / "old.py"])

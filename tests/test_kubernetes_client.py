@@ -39,6 +39,7 @@ class Api(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.logs: dict[str, str] = {}
         self.forbidden = self.without_kuberay = False
+        self.trouble = 0  # the code of every answer
         self.lingering = 0  # how often a deleted object is still seen
 
     def job(self) -> dict[str, Any]:
@@ -72,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
         path, query = url.path, parse_qs(url.query)
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null")
         api.asked.append(f"{self.command} {path}")
+        if api.trouble:
+            return self.refuse(api.trouble, "etcdserver: request timed out")
         if api.forbidden:
             return self.refuse(403, f'User "jane" cannot {self.command.lower()} {path}')
         if api.without_kuberay and "/ray.io/" in path:
@@ -233,6 +236,13 @@ def test_what_the_api_server_refuses_is_told_with_the_next_step(api: Api) -> Non
         submit()
 
 
+@pytest.mark.parametrize("code", [409, 429, 500, 503])
+def test_trouble_that_passes_is_told_apart_from_a_refusal(api: Api, code: int) -> None:
+    api.trouble = code
+    with pytest.raises(NotNowError, match=r"(?s)request timed out.*again"):
+        submit()
+
+
 def test_nobody_there_is_said_in_seconds(api: Api) -> None:
     api.shutdown()
     api.server_close()
@@ -247,7 +257,7 @@ def test_without_a_cluster_or_a_client_print_is_pointed_to(
     with pytest.raises(InputError, match="no Kubernetes cluster is configured"):
         submit()
     monkeypatch.setitem(__import__("sys").modules, "kubernetes", None)
-    with pytest.raises(InputError, match=r"--print \| kubectl apply -f -"):
+    with pytest.raises(InputError, match=r"--print \| kubectl apply --server-side -f - .*delete rayjob"):
         submit()
 
 

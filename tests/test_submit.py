@@ -10,8 +10,10 @@ import json
 import os
 import re
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +27,9 @@ from pcr_ray.clusters.local import KEEPER
 from pcr_ray.console import run
 from tests.sweeping import REPOSITORY, environment, histories, run_sweep, sweep_file, wait_for
 
+SECRET = "geheim"
 SLURM = ["slurm", "--cpus-per-node", "2"]
+EVERYWHERE = [SLURM, ["ray", "http://h:8265"], ["local"], ["kuberay", "--image", "i", "--storage-claim", "c"]]
 
 
 @dataclass
@@ -131,6 +135,11 @@ def test_a_template_of_ones_own_is_filled_in(tmp_path: Path) -> None:
         (["slurm", "--cpus-per-node", "0", "tiny.yaml"], "'0' is not a number of 1 or more"),
         (["slrum", "tiny.yaml"], "did you mean 'slurm'?"),
         (["ray", "host:8265", "tiny.yaml"], "not the URL of a Ray dashboard"),
+        (["ray", "http://127.0.0.1:abc", "tiny.yaml"], "not the URL of a Ray dashboard"),
+        (["ray", "http://a..b:8265", "tiny.yaml"], "not the URL of a Ray dashboard"),
+        (["ray", "http://[::1", "tiny.yaml"], "not the URL of a Ray dashboard"),
+        (["ray", "http://a b:8265", "tiny.yaml"], "not the URL of a Ray dashboard"),
+        (["local", "tiny.yaml", "--python", "/no/such/python"], "--python /no/such/python: no such program"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_submitted(
@@ -146,7 +155,112 @@ def test_mistakes_are_refused_before_anything_is_submitted(
     done = submit(tmp_path, "submit", *words)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / "submitted").exists()
+    assert not (tmp_path / "submitted").exists() and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", EVERYWHERE, ids=lambda words: words[0])
+def test_options_that_hold_credentials_are_refused_without_showing_them(words: list[str], tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    store, storage = ["--tracking-uri", f"http://me:{SECRET}@mlflow:5000"], ["--storage", f"s3://key:{SECRET}@bucket/x"]
+    for more in ([], ["--print"]):
+        done = submit(tmp_path, "submit", *words, "tiny.yaml", *store, *storage, *more)
+        assert done.returncode == 2 and SECRET not in done.stdout + done.stderr
+        assert all(name in done.stderr for name in ("2 problems", "MLFLOW_TRACKING_PASSWORD", "AWS_SECRET_ACCESS_KEY"))
+    for uri in (f"postgresql://me:a/{SECRET}@h/x", f"http://h/?token={SECRET}", f"http://me:a {SECRET}@h"):
+        done = submit(tmp_path, "submit", *words, "tiny.yaml", "--tracking-uri", uri)
+        assert done.returncode == 2 and SECRET not in done.stderr and "holds credentials" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.parametrize("words", EVERYWHERE, ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "uri",
+    ["mlflow.ml:5000", "http//m:5000", "mlruns", "./x.db", "http://[::1", "http://h:x", "sqlite:///", f"me:{SECRET}@h"],
+)
+def test_a_store_that_cannot_be_one_is_refused_before_it_fails_elsewhere(
+    words: list[str], uri: str, tmp_path: Path
+) -> None:
+    sweep_file(tmp_path)
+    done = submit(tmp_path, "submit", *words, "tiny.yaml", "--tracking-uri", uri, "--print")
+    assert done.returncode == 2 and "write a URI such as http://HOST:5000" in done.stderr
+    assert "Traceback" not in done.stderr and SECRET not in done.stderr
+
+
+def test_a_folder_with_an_at_sign_holds_no_credentials(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    words = ["--tracking-uri", "sqlite:////home/me@there/mlflow.db", "--storage", "file:///home/me@there/store"]
+    assert as_bash_reads(printed(tmp_path, "local", "tiny.yaml", *words).partition("&&")[2])[-4:] == words
+    assert "/data/me@there" in printed(tmp_path, "local", "tiny.yaml", "--storage", "/data/me@there")
+
+
+def test_a_store_of_the_environment_goes_along_to_a_ray_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep_file(tmp_path)
+    for store, cluster in (("https://mlflow:5000", "h"), ("http://localhost:5000", "127.0.0.1")):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+        request = yaml.safe_load(printed(tmp_path, "ray", f"http://{cluster}:8265", "tiny.yaml"))
+        assert request["entrypoint"].endswith(f" --tracking-uri {store}")
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        (f"http://me:{SECRET}@mlflow:5000", "MLFLOW_TRACKING_PASSWORD where the cluster's head is started"),
+        ("sqlite:////home/me/mlflow.db", "as the cluster's head sees it"),
+        ("postgresql://db/mlflow", "as the cluster's head sees it"),
+        ("http://127.0.0.1:5000", "as the cluster's head sees it"),
+        (f"me:{SECRET}@mlflow:5000", "no scheme that is known"),
+    ],
+)
+def test_a_store_of_the_environment_that_a_ray_cluster_would_miss_is_not_dropped(
+    store: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep_file(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    done = submit(tmp_path, "submit", "ray", "http://h:8265", "tiny.yaml", "--print")
+    assert done.returncode == 2 and message in done.stderr and SECRET not in done.stderr
+    for said in ("sqlite:///mlflow.db", "http://localhost:5000"):  # as the head sees it
+        text = printed(tmp_path, "ray", "http://h:8265", "tiny.yaml", "--tracking-uri", said)
+        assert f" --tracking-uri {said}\n" in text and store not in text
+
+
+def test_a_password_in_the_url_of_a_dashboard_is_not_shown(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    for words in (
+        ["submit", "ray", f"http://me:{SECRET}@127.0.0.1:1", "tiny.yaml"],
+        ["submit", "ray", f"http://me:{SECRET}@127.0.0.1:1", "tiny.yaml", "--print"],
+        ["job", "status", f"ray/http://me:{SECRET}@127.0.0.1:1/x"],
+        ["job", "status", f"ray/http://me:{SECRET}@127.0.0.1:x/x"],
+        ["job", "status", f"ray/http://me:{SECRET}@127.0.0.1:1/"],
+        ["job", "status", f"http://me:{SECRET}@127.0.0.1:1/x"],
+    ):
+        done = submit(tmp_path, *words)
+        assert done.returncode == 2 and "***@127.0.0.1" in done.stderr and SECRET not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\n\r\n\xff"])
+def test_a_port_that_is_no_dashboard_is_told(greeting: bytes, tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1000)
+            self.request.sendall(greeting)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        done = submit(tmp_path, "submit", "ray", url, "tiny.yaml")
+    assert done.returncode == 2 and f"what answers at {url} is not a Ray dashboard" in done.stderr
+
+
+def test_a_local_job_that_cannot_start_is_told_at_once(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    (tmp_path / "python").write_bytes(b"\x7fELF of another machine")
+    (tmp_path / "python").chmod(0o755)
+    done = submit(tmp_path, "submit", "local", "tiny.yaml", "--python", "./python")
+    assert done.returncode == 2 and "Exec format error" in done.stderr and "--python" in done.stderr
 
 
 def test_without_slurm_the_way_to_the_script_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 from pcr_ray.registry import Registry
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # on every machine, the machine itself
+
 
 @dataclass(frozen=True)
 class Job:

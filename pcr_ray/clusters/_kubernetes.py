@@ -16,9 +16,11 @@ POLL_SECONDS = 2.0
 GONE_SECONDS = 180  # for the old job's pods to end, before its name is free
 TIMEOUT = (5, 60)  # seconds to connect and to answer
 DAY = 86_400
+PASSING = (409, 429)  # someone else changed it at the same moment; too many requests
 NO_CLIENT = (
     "the Kubernetes client is not installed: pip install 'pcr_ray[kubernetes]', "
-    "or let kubectl do it: pcr-ray submit kuberay ... --print | kubectl apply -f -"
+    "or let kubectl do it: pcr-ray submit kuberay ... --print | kubectl apply --server-side -f - "
+    "(before submitting a sweep again: kubectl -n NAMESPACE delete rayjob NAME)"
 )
 
 
@@ -179,6 +181,8 @@ class Kubernetes:
                 )
             if error.status in (401, 403):
                 said += f"\n  Ask for the rights: kubectl auth can-i create rayjobs.ray.io --namespace {namespace}"
+            if error.status in PASSING or (error.status or 0) >= 500:
+                raise NotNowError(f"Kubernetes ({self.host}) cannot do this now: {said}\n  Try again later.") from None
             raise InputError(f"Kubernetes ({self.host}) refused: {said}") from None
         except HTTPError as error:
             raise NotNowError(f"the Kubernetes API server {self.host} does not answer: {error}") from None

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pcr_ray.clusters import _rayjob
-from pcr_ray.clusters._base import BACKENDS, Backend, Job
+from pcr_ray.clusters._base import BACKENDS, LOOPBACK, Backend, Job
 from pcr_ray.clusters._rayjob import SHARED, Wish
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.study import load as study
 from pcr_ray.study.reader import read_yaml
 from pcr_ray.study.schema import GPU_SHARE
-from pcr_ray.text import redact
 
 if TYPE_CHECKING:
     from pcr_ray.clusters._kubernetes import Kubernetes
@@ -25,9 +24,11 @@ LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 OBJECT = rf"{LABEL}(\.{LABEL})*"  # what Kubernetes calls a DNS subdomain
 WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 KEY = rf"({OBJECT}/)?{WORD}"  # of a label or a taint
-QUANTITY = r"\d+(\.\d+)?([kMGT]|[KMGT]i)?"
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 MOST_BYTES = 1_000_000  # etcd takes objects up to about 1 MiB
+LEAST_BYTES = 2**28  # of a worker's memory: less is a forgotten unit, 16 for 16Gi
 PLACES = ("--out", "--storage", "--data-root", "--address")  # decided by the claim and the cluster
 
 
@@ -50,7 +51,7 @@ class KubeRay(Backend):
         add("--storage-claim", metavar="NAME",
             help="PersistentVolumeClaim that all pods mount (ReadWriteMany): data, checkpoints, reports")  # fmt: skip
         add("--queue", metavar="NAME", help="the Kueue queue to wait in; needs a fixed number of workers")
-        add("--namespace", default="default", metavar="NAME", help="(default: %(default)s)")
+        add("--namespace", default="default", metavar="NAME", help="where the job runs (default: %(default)s)")
         add("--secret", metavar="NAME", help="Secret whose keys become environment variables of the driver")
         add("--toleration", action="append", default=[], metavar="KEY=VALUE:EFFECT",
             help="a taint that workers tolerate; KEY:EFFECT for any value")  # fmt: skip
@@ -159,28 +160,28 @@ def _problems_of_amounts(o: argparse.Namespace) -> list[str]:
     problems = []
     if not 0.1 <= o.cpus_per_worker <= 10_000:
         problems.append(f"--cpus-per-worker {o.cpus_per_worker:g}: needs 0.1 or more")
-    if not re.fullmatch(QUANTITY, o.memory_per_worker):
-        problems.append(f"--memory-per-worker {o.memory_per_worker}: write a size such as 16Gi")
+    if _bytes(o.memory_per_worker) < LEAST_BYTES:
+        problems.append(f"--memory-per-worker {o.memory_per_worker}: write a size of 256Mi or more, such as 16Gi")
     for option, value in (("gpus-per-worker", o.gpus_per_worker), ("retries", o.retries), ("ttl", o.ttl)):
         if value < 0:
             problems.append(f"--{option} {value}: needs 0 or more")
     return problems
 
 
+def _bytes(size: str) -> float:
+    """Of a size as Kubernetes writes it; 0 where it is none."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([A-Za-z]*)", size)
+    return float(found[1]) * UNITS.get(found[2], 0) if found else 0
+
+
 def _problems_of_tracking(uri: str | None, secret: str | None) -> list[str]:
     if not uri:
         asks = "--tracking-uri is missing: an MLflow server that the cluster reaches, such as http://mlflow.ml:5000"
         return [] if secret else [f"{asks} (or --secret with the key MLFLOW_TRACKING_URI)"]
-    if redact(uri) != uri:
-        return [
-            f"--tracking-uri {redact(uri)}: a password would stand in the manifest for everyone to read; put it into a "
-            "Secret (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the whole MLFLOW_TRACKING_URI), "
-            "and name the Secret with --secret"
-        ]
     if uri.startswith("sqlite:") and not uri.startswith(f"sqlite:///{SHARED}/"):
         return [f"--tracking-uri {uri}: lost with the pod; name a server, or a file on the claim: "
                 f"sqlite:///{SHARED}/mlflow.db"]  # fmt: skip
-    if urlsplit(uri).hostname in ("localhost", "127.0.0.1", "::1"):
+    if urlsplit(uri).hostname in LOOPBACK:
         return [f"--tracking-uri {uri}: in a pod that is the pod itself; name a Service, such as http://mlflow.ml:5000"]
     return []
 
@@ -222,7 +223,10 @@ def _files(job: Job, problems: list[str]) -> dict[str, str]:
         elif plugin.name in files:
             problems.append(f"plugin {plugin}: another plugin has the name {plugin.name}")
         else:
-            files[plugin.name] = plugin.read_text(encoding="utf-8")
+            try:
+                files[plugin.name] = plugin.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                problems.append(f"plugin {plugin}: not UTF-8, as files of a ConfigMap have to be; save it as UTF-8")
     if (size := sum(len(text.encode()) for text in files.values())) > MOST_BYTES:
         problems.append(f"the sweep file and its plugins have {size} bytes, a ConfigMap takes {MOST_BYTES}")
     return files

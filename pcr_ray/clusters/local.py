@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,7 +43,7 @@ class Local(Backend):
         parser.add_argument("--python", metavar="FILE", help="the Python of the sweep (default: this one)")
 
     def submit(self, job: Job) -> str:
-        handle = f"local/{job.home}"
+        handle, command = f"local/{job.home}", self._command(job)
         try:
             job.home.mkdir(parents=True, exist_ok=True)
             with (job.home / LOCK).open("w") as lock:
@@ -51,22 +52,25 @@ class Local(Backend):
                 except BlockingIOError:
                     console.print(f"sweep '{job.name}' is running already", markup=False)
                     return handle
-                self._start(job, lock.fileno())
+                self._start(job, command, lock.fileno())
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.ENOMEM):
                 raise NotNowError(f"no process can be started at the moment: {error}; try again later") from None
             raise InputError(f"{job.home}: cannot be used: {error}") from None
-        deadline = time.monotonic() + 10
-        while not (job.home / "local.pid").exists() and time.monotonic() < deadline:
+        process, deadline = job.home / "local.pid", time.monotonic() + 10
+        while not process.exists() and _running(job.home) and time.monotonic() < deadline:
             time.sleep(0.05)
+        if not _running(job.home) and not process.exists():
+            said = (job.home / "local.log").read_text(errors="replace").splitlines() or ["it said nothing"]
+            raise InputError(f"{command[0]} could not be started: {said[-1]}; name another with --python")
         return handle
 
-    def _start(self, job: Job, lock: int) -> None:
+    def _start(self, job: Job, command: list[str], lock: int) -> None:
         for old in ("local.pid", "local.exit"):
             (job.home / old).unlink(missing_ok=True)
         with (job.home / "local.log").open("ab") as log:
             subprocess.Popen(
-                [sys.executable, "-c", KEEPER, str(job.home), str(lock), *self._command(job)], pass_fds=[lock],
+                [sys.executable, "-c", KEEPER, str(job.home), str(lock), *command], pass_fds=[lock],
                 cwd=job.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -75,6 +79,8 @@ class Local(Backend):
 
     def _command(self, job: Job) -> list[str]:
         python = self.options.python or sys.executable
+        if not shutil.which(python):
+            raise InputError(f"--python {python}: no such program; name a Python, such as .venv/bin/python")
         return [python, "-m", "pcr_ray.sweep", str(job.file), *absolute_arguments(job)]
 
     def status(self, handle: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import http.client
 import json
 import logging
 import os
@@ -19,14 +20,16 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
-from pcr_ray.clusters._base import BACKENDS, Backend, Job
+from pcr_ray.clusters._base import BACKENDS, LOOPBACK, Backend, Job
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
 from pcr_ray.provenance import packages
-from pcr_ray.text import redact
+from pcr_ray.text import holds_credentials, redact, redact_uri
+from pcr_ray.tracking.store import uri_problem
 
 PATIENCE = 5  # seconds for the first answer
 STOPPED = NotNowError.exit_code
@@ -48,8 +51,8 @@ class Ray(Backend):
         parser.add_argument("--ship", action="store_true", help="run this code instead of the cluster's own pcr_ray")
 
     def submit(self, job: Job) -> str:
-        with _client(self.options.cluster) as client:
-            request = self._request(job)
+        request = self._request(job)
+        with _client(self._url) as client:
             for known in client.list_jobs():
                 same = all((known.metadata or {}).get(k) == request["metadata"][k] for k in ("sweep", "folder"))
                 if same and not known.status.is_terminal():
@@ -70,16 +73,16 @@ class Ray(Backend):
 
     @property
     def _url(self) -> str:
-        return self.options.cluster.rstrip("/")
+        return _dashboard(self.options.cluster)
 
     def _files(self, job: Job) -> dict[str, str]:
         return {f"{job.name}.yaml": job.text}
 
     def _request(self, job: Job) -> dict[str, Any]:
         arguments = list(job.arguments)
-        store = os.environ.get("MLFLOW_TRACKING_URI", "")
-        if store.startswith("http") and "--tracking-uri" not in arguments and redact(store) == store:
-            arguments += ["--tracking-uri", store]
+        store = os.environ.get("MLFLOW_TRACKING_URI")
+        if store and "--tracking-uri" not in arguments:
+            arguments += ["--tracking-uri", _for_the_cluster(store, self._url)]
         folder = self.options.folder
         place = '"$HOME"' + shlex.quote(folder[1:]) if folder.startswith("~/") else shlex.quote(folder)
         command = shlex.join([self.options.python, "-m", "pcr_ray.sweep"])
@@ -162,8 +165,50 @@ async def _follow(client: Any, number: str) -> None:
 def _parts(handle: str) -> tuple[str, str]:
     url, _, number = handle.partition("/")[2].rpartition("/")
     if not url.startswith("http") or not number:
-        raise InputError(f"'{handle}' is not a job on a Ray cluster, such as ray/http://HOST:8265/pcr-ray-tiny-1")
-    return url, number
+        raise InputError(
+            f"'{redact(handle)}' is not a job on a Ray cluster, such as ray/http://HOST:8265/pcr-ray-tiny-1"
+        )
+    return _dashboard(url), number
+
+
+def _dashboard(url: str) -> str:
+    """The URL without its last slash, where it can be one of a dashboard."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises where it is no port
+        host = (parts.hostname or "").encode("idna")  # raises where no name can be so
+    except ValueError:
+        host = b""
+    if not host or not url.startswith(("http://", "https://")) or any(c.isspace() for c in url):
+        raise InputError(f"'{redact_uri(url)}' is not the URL of a Ray dashboard, such as http://HOST:8265")
+    if holds_credentials(url):  # it would be part of the handle, and Ray's client does not send it
+        raise InputError(
+            f"{redact_uri(url)}: the dashboard's URL cannot hold a user name or password; a cluster's token goes into "
+            "RAY_AUTH_TOKEN, and an SSH tunnel leads past a proxy that asks for a login"
+        )
+    return url.rstrip("/")
+
+
+def _for_the_cluster(store: str, url: str) -> str:
+    """What MLFLOW_TRACKING_URI says here, where it means the same on the cluster and may be read by all there."""
+    known = f"MLFLOW_TRACKING_URI is {redact_uri(store)} here"
+    if holds_credentials(store):
+        raise InputError(
+            f"{known}: its credentials are not sent to the cluster, where a job's options can be read by others\n"
+            "  Name the server without them (--tracking-uri) and set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD where the cluster's head is started; or set MLFLOW_TRACKING_URI there, and unset "
+            "it here."
+        )
+    if problem := uri_problem(store):
+        raise InputError(f"{known}: {problem}\n  Set it to a server such as http://HOST:5000, or unset it.")
+    # A dashboard on this machine may be the near end of a tunnel, or not: then the store is taken as it is.
+    lost = urlsplit(store).hostname in LOOPBACK and urlsplit(url).hostname not in LOOPBACK
+    if lost or not store.startswith("http"):
+        raise InputError(
+            f"{known}, which may be another store on the cluster, or none\n  Name the one to use as the cluster's head "
+            "sees it: --tracking-uri http://HOST:5000, or --tracking-uri sqlite:///mlflow.db for a file in --folder."
+        )
+    return store
 
 
 def _first_line(text: str | None) -> str:
@@ -198,18 +243,16 @@ def _client(url: str) -> Iterator[Any]:
 
 def _knock(url: str) -> None:
     """Ray's client has no time limit of its own."""
-    if not url.startswith(("http://", "https://")):
-        raise InputError(f"'{url}' is not the URL of a Ray dashboard, such as http://HOST:8265")
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/api/version", timeout=PATIENCE) as answer:  # nosec B310
+        with urllib.request.urlopen(f"{url}/api/version", timeout=PATIENCE) as answer:  # nosec B310
             json.load(answer)["ray_version"]
     except urllib.error.HTTPError as error:
         if error.code not in (401, 403):  # a token is asked for: Ray's client has it, or says so
             raise InputError(f"what answers at {url} is not a Ray dashboard: {error}") from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"what answers at {url} is not a Ray dashboard") from None
     except OSError as error:
         raise InputError(
             f"nobody answers at {url} ({getattr(error, 'reason', error)}): is the cluster up, and was its head started "
             "with --dashboard-host 0.0.0.0, or is there an SSH tunnel to it?"
         ) from None
+    except (ValueError, KeyError, TypeError, http.client.HTTPException):
+        raise InputError(f"what answers at {url} is not a Ray dashboard") from None

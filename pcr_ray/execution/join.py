@@ -55,8 +55,6 @@ def reach(address: str) -> None:
 def _probe(address: str) -> None:
     """Is there anybody, and does it speak Ray's protocol? gRPC answers HTTP/2's greeting with a SETTINGS frame."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f"--address {address}: expected auto or HOST:PORT, such as 10.0.0.1:6379")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS) as line:
             line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))

@@ -19,6 +19,16 @@ def _option(default: Any, text: str, **more: Any) -> Any:
     return field(default=default, metadata={"help": text, **more})
 
 
+def _is_place(address: str) -> bool:
+    """Whether it is HOST:PORT, with a host that can be looked up."""
+    host, _, port = address.rpartition(":")
+    try:
+        host.encode("idna")  # raises where no name can be so
+        return bool(host) and port.isdigit() and 0 < int(port) < 65536
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """Every option of `pcr-ray sweep` that is about running. A field is the option of its name, with dashes."""
@@ -61,6 +71,8 @@ class RunOptions:
                 f"--address {self.address}: Tune does not run through Ray Client; run the command on the cluster with "
                 "--address auto (pcr-ray submit ray does that)"
             )
+        if self.address and self.address != "auto" and not _is_place(self.address):
+            raise InputError(f"--address {self.address}: expected auto or HOST:PORT, such as 10.0.0.1:6379")
 
     @classmethod
     def add_arguments(cls, parser: argparse._ActionsContainer, leave_out: Collection[str] = ()) -> None:

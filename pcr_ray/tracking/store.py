@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
-from pcr_ray.text import first_line, is_plain, redact
+from pcr_ray.text import first_line, is_plain, redact, redact_uri
 from pcr_ray.tracking.names import shown
 from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, SweepInfo, Tag, TrialRun
 
@@ -45,24 +46,21 @@ def tracking_uri(given: str | None = None) -> str:
     uri = given or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     if uri.startswith("sqlite:///"):
         uri = f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
-    if problem := _problem(uri):
+    if problem := uri_problem(uri) or _problem_of_file(uri):
         raise InputError(
-            f"tracking URI '{redact(uri)}': {problem}\n  Expected: http://HOST:PORT, sqlite:///FILE or another "
+            f"tracking URI '{redact_uri(uri)}': {problem}\n  Expected: http://HOST:PORT, sqlite:///FILE or another "
             "database's URI, such as postgresql+psycopg2://USER:PASSWORD@HOST/NAME (in a password, %XX for all but "
             "letters and digits)."
         )
     return uri
 
 
-def _problem(uri: str) -> str | None:
-    """What can be told without connecting. MLflow meets these with tracebacks or with minutes of silence."""
+def uri_problem(uri: str) -> str | None:
+    """What can be told on any machine. MLflow meets these with tracebacks or with minutes of silence."""
     if not is_plain(uri) or any(c.isspace() for c in uri.partition("?")[0] if not uri.startswith("sqlite")):
         return "it has a space, a NUL or bytes that are not UTF-8 in it"
     if uri.startswith("sqlite"):
-        file = Path(uri.removeprefix("sqlite:///"))
-        if not uri.startswith("sqlite:///") or file.is_dir():
-            return "it names no file"
-        return None if file.parent.is_dir() else f"there is no folder {file.parent}"
+        return None if re.match("sqlite:///.", uri) else "it names no file"
     try:
         parts = urlsplit(uri)
         _ = parts.port  # raises where it is no port
@@ -71,6 +69,16 @@ def _problem(uri: str) -> str | None:
     if parts.scheme.partition("+")[0] not in SCHEMES:
         return f"no scheme that is known ({', '.join(SCHEMES)})"
     return "it names no host" if parts.scheme.startswith("http") and not parts.hostname else None
+
+
+def _problem_of_file(uri: str) -> str | None:
+    """What can be told where the store is a file of this machine."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    file = Path(uri.removeprefix("sqlite:///"))
+    if file.is_dir():
+        return "it names no file"
+    return None if file.parent.is_dir() else f"there is no folder {file.parent}"
 
 
 def _configure() -> None:
