@@ -4,7 +4,8 @@
 #   pcr-ray submit slurm FILE ... --print               prints this file, filled in
 #   pcr-ray submit slurm FILE ... --template MY.sh      takes your copy of it instead
 #
-# `submit` replaces these words where they stand between two @ signs. They are quoted for the shell, but for the lines:
+# `submit` replaces these words where they stand between two @ signs. All are quoted for the shell, except `log` (quoted
+# for Slurm) and those marked "lines":
 #   name log             the job's name; the file its output goes to
 #   nodes cpus gpus      how many nodes; CPUs and GPUs of each
 #   signal_seconds       how long before the time limit the sweep is told to stop
