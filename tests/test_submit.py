@@ -75,8 +75,10 @@ def test_a_slurm_script_is_valid_bash_and_keeps_odd_names_whole(odd: Path) -> No
         odd, *SLURM, "tiny.yaml", "--storage", "my store", "--set", "grid.seed=[0, 1]", "--data-root", "$x`y`"
     )  # fmt: skip
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
-    value = {n: as_bash_reads(v)[0] for n, v in re.findall(r"^(folder|home|storage)=(.*)$", script, re.M)}
-    assert value == {"folder": str(odd), "home": f"{odd}/runs/tiny", "storage": f"{odd}/my store"}
+    value = {n: as_bash_reads(v)[0] for n, v in re.findall(r"^(folder|home)=(.*)$", script, re.M)}
+    assert value == {"folder": str(odd), "home": f"{odd}/runs/tiny"}
+    (watched,) = re.findall(r"stat --format='%n %y' (.*) 2>", script)
+    assert as_bash_reads(watched) == [f"{odd}/runs/tiny/.progress", f"{odd}/runs/tiny.search/.progress"]
     (words,) = re.findall(r"-m pcr_ray\.sweep (.*) --address \"\$PCR_ADDRESS\" &", script)
     assert as_bash_reads(words) == [
         f"{odd}/tiny.yaml", "--set", "grid.seed=[0, 1]", "--storage", f"{odd}/my store", "--data-root", f"{odd}/$x`y`"

@@ -15,7 +15,9 @@ from pcr_ray.clusters._base import BACKENDS, Backend, Job
 from pcr_ray.clusters._files import absolute_arguments, show
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError
+from pcr_ray.study.search import tuning_name
 from pcr_ray.text import did_you_mean
+from pcr_ray.tracking.spool import PROGRESS
 
 ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "RESIZING", "SUSPENDED")
 
@@ -69,7 +71,6 @@ class Slurm(Backend):
 
     def render(self, job: Job) -> str:
         o, arguments = self.options, absolute_arguments(job)
-        storage = job.option("--storage") or str(job.home / "checkpoints")
         log = str(job.home).replace("%", "%%") + "/slurm-%j.log"
         if set(log) & set('\\\n"'):  # Slurm's own quoting has no way to write them
             raise InputError(f"{job.home}: Slurm cannot write a log into a folder with such a name")
@@ -84,7 +85,7 @@ class Slurm(Backend):
             "setup": "\n".join(o.setup),
             "folder": _word(job.folder),
             "home": _word(job.home),
-            "storage": _word(storage if "://" in storage else job.folder / storage),
+            "progress": shlex.join(str(h / PROGRESS) for h in (job.home, job.home.with_name(tuning_name(job.name)))),
             "python": _word(o.python or sys.executable),
             "arguments": shlex.join([str(job.file), *arguments]),
         }

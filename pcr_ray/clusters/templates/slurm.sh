@@ -11,7 +11,8 @@
 #   signal_seconds       how long before the time limit the sweep is told to stop
 #   options              lines: further #SBATCH options (time, GPUs, partition, account, ...)
 #   setup                lines: those of --setup; they run on every node, in turn
-#   folder home storage  where submit was typed; the sweep's own folder; checkpoints. Shared by all nodes
+#   folder home          where submit was typed; the sweep's own folder. Shared by all nodes
+#   progress             files whose times change when the sweep, or its search for settings, finishes a task
 #   python arguments     the Python of the sweep, on every node; the sweep file and its options
 #
 #SBATCH --job-name=@name@
@@ -27,7 +28,6 @@
 export PCR_PYTHON=@python@ PCR_CPUS=@cpus@ PCR_GPUS=@gpus@ PCR_ADDRESS=
 folder=@folder@
 home=@home@
-storage=@storage@
 nodes=@nodes@
 start_seconds=300  # how long the nodes have to join
 idle_limit=3       # so many runs in a row without a finished task, and the job stops requeueing itself
@@ -116,21 +116,16 @@ stop_nodes() {  # every step gets TERM, this script does not
     wait "${sruns[@]}"
 }
 
-finished_tasks() {  # changes with every task that a trial finishes
-    find "$storage" -mindepth 2 -name 'checkpoint*' -printf '%p %T@\n' 2>/dev/null | sort
-    tail -n +2 "$home/results.csv" 2>/dev/null  # the trials that are done have no checkpoint any more
-}
+progress() { stat --format='%n %y' @progress@ 2>/dev/null; }  # changes with every task that a trial finishes
 
 requeue() {  # the sweep is not done: the same job again, unless it gets nowhere
-    local idle=0
-    if [[ $storage != *://* && $(finished_tasks) == "$before" ]]; then
-        idle=$(($(cat "$idle_file" 2>/dev/null || echo 0) + 1))
-    fi
+    local idle=0 why="The reason is in the log above: submit again when it is gone"
+    [[ $stopping ]] && why="A task needs more time than one run has: raise --time and submit again"
+    [[ $(progress) == "$before" ]] && idle=$(($(cat "$idle_file" 2>/dev/null || echo 0) + 1))
     echo "$idle" >"$idle_file"
     if ((idle >= idle_limit)); then
         rm -f "$idle_file"
-        say "no task was finished in $idle runs: not queued again. A task needs more time than one run has: raise --time" \
-            "and submit again"
+        say "no task was finished in $idle runs: not queued again. $why"
         exit 75
     fi
     trap - TERM USR1
@@ -177,7 +172,7 @@ export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=
 
 say "on $SLURM_JOB_NODELIST, run $((${SLURM_RESTART_COUNT:-0} + 1))"
 : >"$ray_log"
-before=$(finished_tasks)
+before=$(progress)
 if start_ray; then
     set -m  # else the shell starts it deaf to INT, by which a sweep stops itself
     "$PCR_PYTHON" -m pcr_ray.sweep @arguments@ --address "$PCR_ADDRESS" &
