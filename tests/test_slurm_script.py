@@ -109,3 +109,11 @@ def test_runs_that_are_too_short_are_told(script: Script) -> None:
     assert "no task was finished in 3 runs: not queued again. A task needs more time" in script.run(
         FOR_EVER, signal.SIGUSR1
     )
+
+
+def test_ray_has_room_for_its_sockets_on_a_node_with_a_long_name(script: Script) -> None:
+    script.run("exit 0", node="gpu-queue-dy-g5xlarge-1234.cluster.internal")
+    (folder,) = (script.folder / "folders").read_text().splitlines()
+    socket = "session_2026-11-18_13-39-36_732399_1234567/sockets/plasma_store"
+    job = len("1234567890") - len(script.number)
+    assert len(f"{folder}/{socket}") + job <= 107

@@ -33,20 +33,26 @@ start_seconds=300  # how long the nodes have to join
 idle_limit=3       # so many runs in a row without a finished task, and the job stops requeueing itself
 ray_log=$home/slurm-$SLURM_JOB_ID.ray.log
 idle_file=$home/.slurm-$SLURM_JOB_ID.idle
-export PCR_SCRATCH=/tmp/pcr-ray-$SLURM_JOB_ID  # + node; short, for Ray puts sockets there: 107 characters at most
 
 setup() {
 :
 @setup@
 }
 
+scratch() {  # this node's folder; short, for Ray puts sockets there, whose paths have 107 characters at most
+    local sum
+    sum=$(cksum <<<"$SLURMD_NODENAME")  # the names of some nodes are too long themselves
+    echo "/tmp/pcr-ray-$SLURM_JOB_ID-${sum%% *}"
+}
+
 # On each node, started by srun: Ray until TERM comes, and then nothing of it is left. All ports are the system's
 # choice (0), and the folder is this job's own, so that jobs do not meet on a node.
 node() {
     setup
-    local scratch=$PCR_SCRATCH-$SLURMD_NODENAME role ip ray port i
-    rm -rf "$scratch"
-    mkdir -m 700 "$scratch" || exit 1  # not one that somebody else has put there
+    local folder role ip ray port i
+    folder=$(scratch)
+    rm -rf "$folder"
+    mkdir -m 700 "$folder" || exit 1  # not one that somebody else has put there
     ip=$(hostname -I) && ip=${ip%% *}  # the first: say another here where nodes have several networks
     if [[ $PCR_ADDRESS ]]; then
         role=(--address="$PCR_ADDRESS")
@@ -57,7 +63,7 @@ node() {
             2>/dev/null) && role+=(--ray-client-server-port="$port")
     fi
     trap 'kill -TERM "$ray"' TERM
-    "$PCR_PYTHON" -m ray.scripts.scripts start "${role[@]}" --block --temp-dir="$scratch" \
+    "$PCR_PYTHON" -m ray.scripts.scripts start "${role[@]}" --block --temp-dir="$folder" \
         --node-ip-address="$ip" --node-name="$SLURMD_NODENAME" --num-cpus="$PCR_CPUS" --num-gpus="$PCR_GPUS" \
         --node-manager-port=0 --object-manager-port=0 --min-worker-port=0 --max-worker-port=0 \
         --dashboard-agent-listen-port=0 --dashboard-agent-grpc-port=0 --runtime-env-agent-port=0 \
@@ -69,9 +75,9 @@ node() {
         sleep 0.5
     done
     kill -KILL "$ray" 2>/dev/null
-    rm -rf "$scratch"
+    rm -rf "$folder"
 }
-export -f setup node
+export -f setup scratch node
 
 srun_node() {  # NODE
     srun --overlap --nodes=1 --ntasks=1 --nodelist="$1" --cpus-per-task="$PCR_CPUS" --export=ALL --input=none \
@@ -82,7 +88,8 @@ srun_node() {  # NODE
 say() { echo "pcr-ray: job $SLURM_JOB_ID: $*"; }
 
 start_ray() {  # the head here, then the others; fails if one of them is not there in time
-    local here=$PCR_SCRATCH-$SLURMD_NODENAME name i
+    local here name i
+    here=$(scratch)
     rm -rf "$here"
     srun_node "$SLURMD_NODENAME"
     for ((i = 0; i < start_seconds * 2; i++)); do
