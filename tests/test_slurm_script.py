@@ -35,10 +35,10 @@ COMMANDS = {
             *pcr_ray.sweep*) . "$STAND_INS/sweep" ;;
         esac""",
 }
-FOR_EVER = """
+UNTIL_TOLD = """
     trap 'exit 75' TERM USR1
     touch started
-    while :; do sleep 0.1; done
+    for ((i = 0; i < 600; i++)); do sleep 0.1; done
 """
 
 
@@ -74,14 +74,17 @@ class Script:
         if number is not None:
             wait_for((self.folder / "started").exists, "the sweep", 60)
             process.send_signal(number)
+        if number == signal.SIGTERM:  # Slurm sends it to all at the same time
+            os.kill(int((self.folder / "steps").read_text()), number)
         output, _ = process.communicate(timeout=100)
-        return f"{output}exit code {process.returncode}\n{(self.folder / 'said').read_text()}"
+        said = self.folder / "said"
+        return f"{output}exit code {process.returncode}\n{said.read_text() if said.exists() else ''}"
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Iterator[Script]:
     yield Script(tmp_path)
-    assert not list(Path("/tmp").glob(f"pcr-ray-{os.getpid()}-*"))
+    wait_for(lambda: not list(Path("/tmp").glob(f"pcr-ray-{os.getpid()}-*")), "an end without leftovers", 60)
 
 
 @pytest.mark.parametrize("options", [[], ["--storage", "s3://bucket/x"]])
@@ -105,9 +108,9 @@ def test_a_sweep_that_gets_on_is_started_until_it_is_done(script: Script, folder
 
 def test_runs_that_are_too_short_are_told(script: Script) -> None:
     for _ in range(2):
-        assert "scontrol requeue" in script.run(FOR_EVER, signal.SIGUSR1)
+        assert "scontrol requeue" in script.run(UNTIL_TOLD, signal.SIGUSR1)
     assert "no task was finished in 3 runs: not queued again. A task needs more time" in script.run(
-        FOR_EVER, signal.SIGUSR1
+        UNTIL_TOLD, signal.SIGUSR1
     )
 
 
@@ -117,3 +120,11 @@ def test_ray_has_room_for_its_sockets_on_a_node_with_a_long_name(script: Script)
     socket = "session_2026-11-18_13-39-36_732399_1234567/sockets/plasma_store"
     job = len("1234567890") - len(script.number)
     assert len(f"{folder}/{socket}") + job <= 107
+
+
+def test_a_job_is_cancelled_where_it_was_asked_for_and_left_to_slurm_otherwise(script: Script) -> None:
+    cancelled = script.run(UNTIL_TOLD, signal.SIGUSR2)
+    assert "cancelled: submit again" in cancelled and f"scancel {script.number}\n" in cancelled
+    ended = script.run(UNTIL_TOLD, signal.SIGTERM)  # as in a preemption, which may queue the job again
+    assert "ended by Slurm" in ended and "exit code 75" in ended
+    assert "scancel" not in ended and "requeue" not in ended

@@ -135,8 +135,8 @@ class Slurm(Backend):
         facts = _facts(number)
         if facts.get("JobState") not in ACTIVE:
             raise InputError(f"{handle}: not in Slurm's queue (any more)")
-        # TERM to the script alone: it stops the sweep while Ray is still there.
-        gently = ["--batch", "--signal=TERM"] if facts["JobState"] == "RUNNING" else []
+        # To the script alone: it stops the sweep while Ray is still there. TERM is what Slurm sends to requeue a job.
+        gently = ["--batch", "--signal=USR2"] if facts["JobState"] == "RUNNING" else []
         _slurm("scancel", *gently, number)
 
 

@@ -93,7 +93,7 @@ start_ray() {  # the head here, then the others; fails if one of them is not the
     rm -rf "$here"
     srun_node "$SLURMD_NODENAME"
     for ((i = 0; i < start_seconds * 2; i++)); do
-        [[ -O $here && -s $here/ray_current_cluster || $cancelled ]] && break
+        [[ -O $here && -s $here/ray_current_cluster || $cancelled$ended ]] && break
         kill -0 "${sruns[0]}" 2>/dev/null || break
         sleep 0.5
     done
@@ -135,7 +135,7 @@ requeue() {  # the sweep is not done: the same job again, unless it gets nowhere
         say "no task was finished in $idle runs: not queued again. $why"
         exit 75
     fi
-    trap - TERM USR1
+    trap - TERM USR1 USR2
     say "the sweep is not done: queued again"
     scontrol requeue "$SLURM_JOB_ID" && sleep 600  # Slurm ends this script meanwhile
     say "Slurm did not queue the job again: submit it again to continue"
@@ -161,14 +161,20 @@ time_is_up() {
     stop_driver USR1 $((@signal_seconds@ * 3 / 4))
 }
 
-cancel() {  # by `pcr-ray job cancel`, with everything else still there; scancel alone ends the nodes at the same time
+cancel() {  # by `pcr-ray job cancel`, with everything else still there
     cancelled=1
     stop_driver TERM 60
 }
 
-sruns=() driver='' watchdog='' stopping='' cancelled='' interrupted=''
+end() {  # by Slurm, which ends the nodes at the same time: scancel, a preemption, a requeue by somebody else
+    ended=1
+    stop_driver TERM 60
+}
+
+sruns=() driver='' watchdog='' stopping='' cancelled='' ended='' interrupted=''
 trap time_is_up USR1
-trap cancel TERM
+trap cancel USR2
+trap end TERM
 
 cd "$folder" || { say "the folder $folder is not on $SLURMD_NODENAME: it must be shared by all nodes"; exit 2; }
 mkdir -p "$home"
@@ -185,7 +191,7 @@ if start_ray; then
     "$PCR_PYTHON" -m pcr_ray.sweep @arguments@ --address "$PCR_ADDRESS" &
     driver=$!
     set +m
-    [[ $stopping$cancelled ]] && stop_driver TERM 60  # told so before there was a driver
+    [[ $stopping$cancelled$ended ]] && stop_driver TERM 60  # told so before there was a driver
     while :; do  # a trap ends `wait` early
         interrupted=
         wait "$driver"
@@ -194,10 +200,14 @@ if start_ray; then
     done
     driver=
     [[ $watchdog ]] && kill "$watchdog" 2>/dev/null
-elif [[ ! $cancelled ]]; then
+elif [[ ! $cancelled$ended ]]; then
     say "nothing was run: submit again to try again. The end of $ray_log:"
     tail -n 20 "$ray_log"
     stop_nodes
+    exit 75
+fi
+if [[ $ended ]]; then  # Slurm stops the nodes and decides what becomes of the job: scancel would undo a requeue
+    say "ended by Slurm: submit again to continue, unless Slurm queues it again itself"
     exit 75
 fi
 stop_nodes
