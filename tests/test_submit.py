@@ -108,6 +108,17 @@ def test_every_option_of_slurm_is_in_the_script(tmp_path: Path) -> None:
     assert not re.findall(r"@[a-z_]+@", script)
 
 
+def test_gpus_may_have_a_type_and_ray_is_told_their_number(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    for words, directives, number in (
+        (["--gpus-per-node", "a100:2"], ["--gpus-per-node=a100:2"], "2"),
+        (["--gpus-per-node", "0", "--sbatch=--gres=tmpfs:10"], ["--gres=tmpfs:10"], "0"),
+    ):
+        script = printed(tmp_path, *SLURM, "tiny.yaml", *words)
+        assert re.findall(r"^#SBATCH (--g.*)$", script, re.M) == directives
+        assert re.findall(r" PCR_GPUS=(\S+) ", script) == [number]
+
+
 def test_the_same_command_prints_the_same_bytes(tmp_path: Path) -> None:
     sweep_file(tmp_path)
     for words in (SLURM, ["ray", "http://h:8265"], ["local"]):
@@ -128,6 +139,13 @@ def test_a_template_of_ones_own_is_filled_in(tmp_path: Path) -> None:
         ([*SLURM, "tiny.yaml", "--template", "bad.sh"], "unknown word @node@; did you mean 'nodes'?"),
         ([*SLURM, "tiny.yaml", "--partition", 'a"b'], "--partition"),
         ([*SLURM, "tiny.yaml", "--sbatch", "mem=1"], "--sbatch mem=1: not an option"),
+        ([*SLURM, "tiny.yaml", "--sbatch=--gres=gpu:a100:2"], "with --gpus-per-node of pcr-ray submit"),
+        ([*SLURM, "tiny.yaml", "--sbatch=--gres gpu"], "with --gpus-per-node of pcr-ray submit"),
+        ([*SLURM, "tiny.yaml", "--sbatch=--mem=1G -G2"], "with --gpus-per-node of pcr-ray submit"),
+        ([*SLURM, "tiny.yaml", "--sbatch=-N 2"], "with --nodes of pcr-ray submit"),
+        ([*SLURM, "tiny.yaml", "--sbatch=--array=1-4"], "a sweep is one job"),
+        ([*SLURM, "tiny.yaml", "--gpus-per-node", "-1"], "'-1' is not a number of 0 or more"),
+        ([*SLURM, "tiny.yaml", "--gpus-per-node", "a100"], "such as a100:2"),
         ([*SLURM, "absent.yaml"], "absent.yaml does not exist"),
         ([*SLURM, "tiny.yaml", "--set", "fixed.datset=digits"], "did you mean 'dataset'"),
         (["slurm", "--cpus-per-node", "0", "tiny.yaml"], "'0' is not a number of 1 or more"),
