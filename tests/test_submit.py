@@ -177,6 +177,24 @@ def test_without_slurm_the_way_to_the_script_is_told(tmp_path: Path, monkeypatch
     assert "no sbatch on the PATH" in done.stderr and "--print" in done.stderr
 
 
+def test_a_job_that_slurm_has_forgotten_is_known_by_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgetful = tmp_path / "bin" / "scontrol"
+    forgetful.parent.mkdir()
+    forgetful.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
+    forgetful.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{forgetful.parent}:{os.environ['PATH']}")
+    for out in ("runs", "other"):
+        log = tmp_path / out / "tiny" / "slurm-7.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("pcr-ray: job 7: the sweep ended with exit code 0\n")
+        for folder in (tmp_path, log.parent.parent, log.parent):
+            assert "the sweep ended with exit code 0, log " in submit(folder, "job", "status", "slurm/7").stdout
+            assert submit(folder, "job", "logs", "slurm/7").stdout == log.read_text()
+        log.unlink()
+    done = submit(tmp_path, "job", "status", "slurm/7")
+    assert done.returncode == 2 and "Slurm has no job 7" in done.stderr and "--out" in done.stderr
+
+
 @pytest.mark.parametrize("handle", ["123", "slurm/x", "slrum/1", "local//nowhere", "ray/x"])
 def test_a_handle_that_is_none_is_refused(handle: str, tmp_path: Path) -> None:
     done = submit(tmp_path, "job", "status", handle)

@@ -235,9 +235,14 @@ def _state(number: str) -> str:
 
 
 def _old_log(number: str) -> Path:
-    found = sorted(Path("runs").glob(f"*/slurm-{number}.log"))
+    """Below the folder where submit was typed it is in OUT/NAME; somebody may also look for it in one of these."""
+    name = f"slurm-{number}.log"
+    found = [log for below in ("", "*/", "*/*/") for log in sorted(Path().glob(below + name))]
     if not found:
-        raise InputError(f"Slurm has no job {number} (any more), and runs/ here has no log of it")
+        raise InputError(
+            f"Slurm has no job {number} (any more), and there is no {name} here or up to two folders down: "
+            "look for it from the folder where it was submitted or, if that had --out, from the one it named"
+        )
     return found[-1]
 
 
