@@ -119,6 +119,16 @@ class Sweep:
         return [m.step for m in self.store.client.get_metric_history(run.run_id, "loss")]
 
 
+def test_every_finished_task_leaves_a_mark(study: Study, tmp_path: Path) -> None:
+    sweep, mark = Sweep(study, tmp_path, tmp_path / "spool"), tmp_path / ".progress"
+    sweep.start()
+    assert not mark.exists(), "a trial that began has got nowhere yet"
+    for tasks in (1, 2):
+        sweep.report(tasks)
+        assert mark.stat().st_mtime > 0
+        os.utime(mark, (0, 0))
+
+
 def test_a_full_disk_under_the_spool_ends_nothing_and_loses_nothing(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

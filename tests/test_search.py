@@ -164,6 +164,7 @@ def test_a_sweep_with_a_search_runs_ends_and_is_found_again(tmp_path: Path, root
     first = run_sweep(tmp_path, root)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "chosen for method pcr: lr 0." in first.stdout
+    assert all((tmp_path / "runs" / name / ".progress").exists() for name in ("tiny", "tiny.search")), "for Slurm"
     again = run_sweep(tmp_path, root)
     assert "2 done, 0 to run" in again.stdout and "running" not in again.stdout
     tried = pd.read_csv(tmp_path / "runs" / "tiny" / "search.csv")

@@ -79,8 +79,10 @@ def test_a_slurm_script_is_valid_bash_and_keeps_odd_names_whole(odd: Path) -> No
         odd, *SLURM, "tiny.yaml", "--storage", "my store", "--set", "grid.seed=[0, 1]", "--data-root", "$x`y`"
     )  # fmt: skip
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
-    value = {n: as_bash_reads(v)[0] for n, v in re.findall(r"^(folder|home|storage)=(.*)$", script, re.M)}
-    assert value == {"folder": str(odd), "home": f"{odd}/runs/tiny", "storage": f"{odd}/my store"}
+    value = {n: as_bash_reads(v)[0] for n, v in re.findall(r"^(folder|home)=(.*)$", script, re.M)}
+    assert value == {"folder": str(odd), "home": f"{odd}/runs/tiny"}
+    (watched,) = re.findall(r"stat --format='%n %y' (.*) 2>", script)
+    assert as_bash_reads(watched) == [f"{odd}/runs/tiny/.progress", f"{odd}/runs/tiny.search/.progress"]
     (words,) = re.findall(r"-m pcr_ray\.sweep (.*) --address \"\$PCR_ADDRESS\" &", script)
     assert as_bash_reads(words) == [
         f"{odd}/tiny.yaml", "--set", "grid.seed=[0, 1]", "--storage", f"{odd}/my store", "--data-root", f"{odd}/$x`y`"
@@ -110,6 +112,17 @@ def test_every_option_of_slurm_is_in_the_script(tmp_path: Path) -> None:
     assert not re.findall(r"@[a-z_]+@", script)
 
 
+def test_gpus_may_have_a_type_and_ray_is_told_their_number(tmp_path: Path) -> None:
+    sweep_file(tmp_path)
+    for words, directives, number in (
+        (["--gpus-per-node", "a100:2"], ["--gpus-per-node=a100:2"], "2"),
+        (["--gpus-per-node", "0", "--sbatch=--gres=tmpfs:10"], ["--gres=tmpfs:10"], "0"),
+    ):
+        script = printed(tmp_path, *SLURM, "tiny.yaml", *words)
+        assert re.findall(r"^#SBATCH (--g.*)$", script, re.M) == directives
+        assert re.findall(r" PCR_GPUS=(\S+) ", script) == [number]
+
+
 def test_the_same_command_prints_the_same_bytes(tmp_path: Path) -> None:
     sweep_file(tmp_path)
     for words in (SLURM, ["ray", "http://h:8265"], ["local"]):
@@ -130,6 +143,13 @@ def test_a_template_of_ones_own_is_filled_in(tmp_path: Path) -> None:
         ([*SLURM, "tiny.yaml", "--template", "bad.sh"], "unknown word @node@; did you mean 'nodes'?"),
         ([*SLURM, "tiny.yaml", "--partition", 'a"b'], "--partition"),
         ([*SLURM, "tiny.yaml", "--sbatch", "mem=1"], "--sbatch mem=1: not an option"),
+        ([*SLURM, "tiny.yaml", "--sbatch=--gres=gpu:a100:2"], "with --gpus-per-node of pcr-ray submit"),
+        ([*SLURM, "tiny.yaml", "--sbatch=--gres gpu"], "with --gpus-per-node of pcr-ray submit"),
+        ([*SLURM, "tiny.yaml", "--sbatch=--mem=1G -G2"], "with --gpus-per-node of pcr-ray submit"),
+        ([*SLURM, "tiny.yaml", "--sbatch=-N 2"], "with --nodes of pcr-ray submit"),
+        ([*SLURM, "tiny.yaml", "--sbatch=--array=1-4"], "a sweep is one job"),
+        ([*SLURM, "tiny.yaml", "--gpus-per-node", "-1"], "'-1' is not a number of 0 or more"),
+        ([*SLURM, "tiny.yaml", "--gpus-per-node", "a100"], "such as a100:2"),
         ([*SLURM, "absent.yaml"], "absent.yaml does not exist"),
         ([*SLURM, "tiny.yaml", "--set", "fixed.datset=digits"], "did you mean 'dataset'"),
         (["slurm", "--cpus-per-node", "0", "tiny.yaml"], "'0' is not a number of 1 or more"),
@@ -269,6 +289,24 @@ def test_without_slurm_the_way_to_the_script_is_told(tmp_path: Path, monkeypatch
     done = submit(tmp_path, "submit", *SLURM, "tiny.yaml")
     assert done.returncode == 2
     assert "no sbatch on the PATH" in done.stderr and "--print" in done.stderr
+
+
+def test_a_job_that_slurm_has_forgotten_is_known_by_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgetful = tmp_path / "bin" / "scontrol"
+    forgetful.parent.mkdir()
+    forgetful.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
+    forgetful.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{forgetful.parent}:{os.environ['PATH']}")
+    for out in ("runs", "other"):
+        log = tmp_path / out / "tiny" / "slurm-7.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("pcr-ray: job 7: the sweep ended with exit code 0\n")
+        for folder in (tmp_path, log.parent.parent, log.parent):
+            assert "the sweep ended with exit code 0, log " in submit(folder, "job", "status", "slurm/7").stdout
+            assert submit(folder, "job", "logs", "slurm/7").stdout == log.read_text()
+        log.unlink()
+    done = submit(tmp_path, "job", "status", "slurm/7")
+    assert done.returncode == 2 and "Slurm has no job 7" in done.stderr and "--out" in done.stderr
 
 
 @pytest.mark.parametrize("handle", ["123", "slurm/x", "slrum/1", "local//nowhere", "ray/x"])

@@ -15,9 +15,23 @@ from pcr_ray.clusters._base import BACKENDS, Backend, Job
 from pcr_ray.clusters._files import absolute_arguments, show
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError
+from pcr_ray.study.search import tuning_name
 from pcr_ray.text import did_you_mean
+from pcr_ray.tracking.spool import PROGRESS
 
 ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "RESIZING", "SUSPENDED")
+OURS = {  # options of submit, and those of sbatch that say the same
+    "--nodes": "-N --nodes",
+    "--cpus-per-node": "-c --cpus-per-task",
+    "--gpus-per-node": "-G --gpus --gpus-per-node --gpus-per-socket --gpus-per-task",
+    "--time": "-t --time",
+    "--partition": "-p --partition",
+    "--account": "-A --account",
+    "--qos": "-q --qos",
+    "--constraint": "-C --constraint",
+    "--signal-seconds": "--signal",
+}
+SHAPE = "-a --array -n --ntasks --ntasks-per-node --tasks-per-node"  # of the job, which is the script's to say
 
 
 @BACKENDS.register("slurm")
@@ -29,7 +43,10 @@ class Slurm(Backend):
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--nodes", type=_count, default=1, metavar="N", help="nodes (default: 1)")
         parser.add_argument("--cpus-per-node", type=_count, required=True, metavar="N", help="CPUs of each node")
-        parser.add_argument("--gpus-per-node", type=int, default=0, metavar="N", help="GPUs of each node (default: 0)")
+        parser.add_argument(
+            "--gpus-per-node", type=_gpus, default="0", metavar="[TYPE:]N",
+            help="GPUs of each node, such as 2 or a100:2 (default: 0)",
+        )  # fmt: skip
         parser.add_argument("--time", metavar="LIMIT", help="time limit of one run, such as 24:00:00")
         for name in ("partition", "account", "qos", "constraint"):
             parser.add_argument(f"--{name}", metavar="NAME", help=f"Slurm's option --{name}")
@@ -69,7 +86,6 @@ class Slurm(Backend):
 
     def render(self, job: Job) -> str:
         o, arguments = self.options, absolute_arguments(job)
-        storage = job.option("--storage") or str(job.home / "checkpoints")
         log = str(job.home).replace("%", "%%") + "/slurm-%j.log"
         if set(log) & set('\\\n"'):  # Slurm's own quoting has no way to write them
             raise InputError(f"{job.home}: Slurm cannot write a log into a folder with such a name")
@@ -78,13 +94,13 @@ class Slurm(Backend):
             "log": f'"{log}"',
             "nodes": str(o.nodes),
             "cpus": str(o.cpus_per_node),
-            "gpus": str(o.gpus_per_node),
+            "gpus": _without_type(o.gpus_per_node),
             "signal_seconds": str(o.signal_seconds),
             "options": "\n".join(f"#SBATCH {line}" for line in self._directives()),
             "setup": "\n".join(o.setup),
             "folder": _word(job.folder),
             "home": _word(job.home),
-            "storage": _word(storage if "://" in storage else job.folder / storage),
+            "progress": shlex.join(str(h / PROGRESS) for h in (job.home, job.home.with_name(tuning_name(job.name)))),
             "python": _word(o.python or sys.executable),
             "arguments": shlex.join([str(job.file), *arguments]),
         }
@@ -92,7 +108,7 @@ class Slurm(Backend):
 
     def _directives(self) -> list[str]:
         o = self.options
-        lines = [f"--gpus-per-node={o.gpus_per_node}"] if o.gpus_per_node else []
+        lines = [f"--gpus-per-node={o.gpus_per_node}"] if int(_without_type(o.gpus_per_node)) else []
         for name in ("time", "partition", "account", "qos", "constraint"):
             if value := getattr(o, name):
                 if re.search(r'["\\\n]', value):
@@ -101,6 +117,7 @@ class Slurm(Backend):
         for line in o.sbatch:
             if not line.startswith("-") or "\n" in line:
                 raise InputError(f"--sbatch {line}: not an option of sbatch, such as --sbatch=--mem=64G")
+            _check_further(line)
         return lines + o.sbatch
 
     def _template(self) -> str:
@@ -134,8 +151,8 @@ class Slurm(Backend):
         facts = _facts(number)
         if facts.get("JobState") not in ACTIVE:
             raise InputError(f"{handle}: not in Slurm's queue (any more)")
-        # TERM to the script alone: it stops the sweep while Ray is still there.
-        gently = ["--batch", "--signal=TERM"] if facts["JobState"] == "RUNNING" else []
+        # To the script alone: it stops the sweep while Ray is still there. TERM is what Slurm sends to requeue a job.
+        gently = ["--batch", "--signal=USR2"] if facts["JobState"] == "RUNNING" else []
         _slurm("scancel", *gently, number)
 
 
@@ -143,6 +160,28 @@ def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number of 1 or more")
     return int(text)
+
+
+def _gpus(text: str) -> str:
+    if not re.fullmatch(r"([\w.-]+:)?[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of 0 or more, nor one with a type, such as a100:2")
+    return text
+
+
+def _without_type(gpus: str) -> str:
+    return gpus.rpartition(":")[2]
+
+
+def _check_further(line: str) -> None:
+    """Refuses what the script has to know too: Ray would be told other numbers than Slurm."""
+    names = re.findall(r"(?:^|\s)(--[\w-]+|-\w)", line)
+    if re.search(r"--(gres|tres-per-\w+)[=\s]\S*\bgpu\b", line):
+        names.append("--gpus")
+    for ours, theirs in OURS.items():
+        if set(names) & set(theirs.split()):
+            raise InputError(f"--sbatch {line}: say it with {ours} of pcr-ray submit, so that the script knows it too")
+    if set(names) & set(SHAPE.split()):
+        raise InputError(f"--sbatch {line}: a sweep is one job, with one task per node")
 
 
 def _word(value: object) -> str:
@@ -196,9 +235,14 @@ def _state(number: str) -> str:
 
 
 def _old_log(number: str) -> Path:
-    found = sorted(Path("runs").glob(f"*/slurm-{number}.log"))
+    """Below the folder where submit was typed it is in OUT/NAME; somebody may also look for it in one of these."""
+    name = f"slurm-{number}.log"
+    found = [log for below in ("", "*/", "*/*/") for log in sorted(Path().glob(below + name))]
     if not found:
-        raise InputError(f"Slurm has no job {number} (any more), and runs/ here has no log of it")
+        raise InputError(
+            f"Slurm has no job {number} (any more), and there is no {name} here or up to two folders down: "
+            "look for it from the folder where it was submitted or, if that had --out, from the one it named"
+        )
     return found[-1]
 
 

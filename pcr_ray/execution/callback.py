@@ -122,6 +122,7 @@ class TuneTracker(Callback):
         if run.finished:
             self.outcome.failed.pop(identity, None)
             self.outcome.finished.add(identity)
+            self.spool.mark_progress()
             self._tell("finished_elsewhere", identity, run.metrics)
             self.tidier.delete(identity)
         else:
@@ -190,6 +191,7 @@ class TuneTracker(Callback):
         self._spooled[identity] = len(result["tasks"])
         if fresh:
             self._progress[identity] = time.monotonic(), trial
+            self.spool.mark_progress()
         self._tell("task_done", identity, result["tasks"][-1])
         if result.get("complete"):  # ours to say: a scheduler of Tune's may set `done` on a half-done trial
             self._end(identity, Status.FINISHED, None, result.get("results"), _place(result))

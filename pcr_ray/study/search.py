@@ -53,12 +53,17 @@ def tuning_trials(study: Study, raw: Setting, setting: Setting) -> dict[str, Tri
     return found
 
 
+def tuning_name(name: str) -> str:
+    """Of the sweep that judges settings for the one of this name."""
+    return f"{name[:90]}.search"
+
+
 def tuning_study(study: Study, trials: Mapping[str, TrialConfig]) -> Study:
     """What is run to judge settings: a sweep of its own in the record."""
     search = study.spec.search
     assert search is not None
     spec = SweepFile(
-        name=f"{study.name[:90]}.search", description=f"Settings tried for sweep {study.name}.",
+        name=tuning_name(study.name), description=f"Settings tried for sweep {study.name}.",
         trainable=study.spec.trainable, resources=study.spec.resources, retries=study.spec.retries,
     )  # fmt: skip
     varying = [key for key in study.varying if key != "seed"] + [*search.space, "seed"]

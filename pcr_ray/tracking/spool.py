@@ -19,6 +19,7 @@ from pcr_ray.text import first_line
 from pcr_ray.tracking.runs import Status
 
 START, TASK, END = "start", "task", "end"
+PROGRESS = ".progress"  # in the sweep's folder: its time says when a trial last finished a task
 
 
 class Spool:
@@ -77,6 +78,11 @@ class Spool:
         """Trials with events in memory alone."""
         with self._lock:
             return sorted(self._unwritten)
+
+    def mark_progress(self) -> None:
+        """For whoever starts sweeps again and wants to know, without asking MLflow, whether that gets anywhere."""
+        with contextlib.suppress(OSError):
+            self.folder.with_name(PROGRESS).touch()
 
     def events_file(self, identity: str) -> Path:
         return self.folder / f"{identity}.jsonl"

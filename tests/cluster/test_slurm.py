@@ -192,6 +192,21 @@ def test_a_cancelled_job_leaves_nothing_and_continues_later(typed: Typed, tmp_pa
     assert not typed.left_over()
 
 
+def test_a_job_that_somebody_else_requeues_goes_on(typed: Typed, tmp_path: Path) -> None:
+    """As in a preemption."""
+    sweep_file(tmp_path, trainable=FAULTY)
+    (tmp_path / "slow").touch()
+    number = typed.submit("--cpus-per-node", 1, "--time", 30)
+    wait_for(lambda: (tmp_path / "attempts.txt").exists(), "a first task")
+    typed.cluster.run("scontrol", "requeue", number)
+    (tmp_path / "slow").unlink()
+    log = typed.ended(number)
+    assert ", run 2" in log and "the sweep ended with exit code 0" in log
+    attempts = (tmp_path / "attempts.txt").read_text().splitlines()
+    assert len(attempts) <= 12 + 1, attempts  # only the task that was cut short is done again
+    assert not typed.left_over()
+
+
 def test_a_plain_scancel_leaves_nothing_either(typed: Typed, tmp_path: Path) -> None:
     sweep_file(tmp_path, trainable=FAULTY)
     (tmp_path / "slow").touch()

@@ -4,13 +4,15 @@
 #   pcr-ray submit slurm FILE ... --print               prints this file, filled in
 #   pcr-ray submit slurm FILE ... --template MY.sh      takes your copy of it instead
 #
-# `submit` replaces these words where they stand between two @ signs. They are quoted for the shell, but for the lines:
+# `submit` replaces these words where they stand between two @ signs. All are quoted for the shell, except `log` (quoted
+# for Slurm) and those marked "lines":
 #   name log             the job's name; the file its output goes to
 #   nodes cpus gpus      how many nodes; CPUs and GPUs of each
 #   signal_seconds       how long before the time limit the sweep is told to stop
 #   options              lines: further #SBATCH options (time, GPUs, partition, account, ...)
 #   setup                lines: those of --setup; they run on every node, in turn
-#   folder home storage  where submit was typed; the sweep's own folder; checkpoints. Shared by all nodes
+#   folder home          where submit was typed; the sweep's own folder. Shared by all nodes
+#   progress             files whose times change when the sweep, or its search for settings, finishes a task
 #   python arguments     the Python of the sweep, on every node; the sweep file and its options
 #
 #SBATCH --job-name=@name@
@@ -26,26 +28,31 @@
 export PCR_PYTHON=@python@ PCR_CPUS=@cpus@ PCR_GPUS=@gpus@ PCR_ADDRESS=
 folder=@folder@
 home=@home@
-storage=@storage@
 nodes=@nodes@
 start_seconds=300  # how long the nodes have to join
 idle_limit=3       # so many runs in a row without a finished task, and the job stops requeueing itself
 ray_log=$home/slurm-$SLURM_JOB_ID.ray.log
 idle_file=$home/.slurm-$SLURM_JOB_ID.idle
-export PCR_SCRATCH=/tmp/pcr-ray-$SLURM_JOB_ID  # + node; short, for Ray puts sockets there: 107 characters at most
 
 setup() {
 :
 @setup@
 }
 
+scratch() {  # this node's folder; short, for Ray puts sockets there, whose paths have 107 characters at most
+    local sum
+    sum=$(cksum <<<"$SLURMD_NODENAME")  # the names of some nodes are too long themselves
+    echo "/tmp/pcr-ray-$SLURM_JOB_ID-${sum%% *}"
+}
+
 # On each node, started by srun: Ray until TERM comes, and then nothing of it is left. All ports are the system's
 # choice (0), and the folder is this job's own, so that jobs do not meet on a node.
 node() {
     setup
-    local scratch=$PCR_SCRATCH-$SLURMD_NODENAME role ip ray port i
-    rm -rf "$scratch"
-    mkdir -m 700 "$scratch" || exit 1  # not one that somebody else has put there
+    local folder role ip ray port i
+    folder=$(scratch)
+    rm -rf "$folder"
+    mkdir -m 700 "$folder" || exit 1  # not one that somebody else has put there
     ip=$(hostname -I) && ip=${ip%% *}  # the first: say another here where nodes have several networks
     if [[ $PCR_ADDRESS ]]; then
         role=(--address="$PCR_ADDRESS")
@@ -56,7 +63,7 @@ node() {
             2>/dev/null) && role+=(--ray-client-server-port="$port")
     fi
     trap 'kill -TERM "$ray"' TERM
-    "$PCR_PYTHON" -m ray.scripts.scripts start "${role[@]}" --block --temp-dir="$scratch" \
+    "$PCR_PYTHON" -m ray.scripts.scripts start "${role[@]}" --block --temp-dir="$folder" \
         --node-ip-address="$ip" --node-name="$SLURMD_NODENAME" --num-cpus="$PCR_CPUS" --num-gpus="$PCR_GPUS" \
         --node-manager-port=0 --object-manager-port=0 --min-worker-port=0 --max-worker-port=0 \
         --dashboard-agent-listen-port=0 --dashboard-agent-grpc-port=0 --runtime-env-agent-port=0 \
@@ -68,9 +75,9 @@ node() {
         sleep 0.5
     done
     kill -KILL "$ray" 2>/dev/null
-    rm -rf "$scratch"
+    rm -rf "$folder"
 }
-export -f setup node
+export -f setup scratch node
 
 srun_node() {  # NODE
     srun --overlap --nodes=1 --ntasks=1 --nodelist="$1" --cpus-per-task="$PCR_CPUS" --export=ALL --input=none \
@@ -81,11 +88,12 @@ srun_node() {  # NODE
 say() { echo "pcr-ray: job $SLURM_JOB_ID: $*"; }
 
 start_ray() {  # the head here, then the others; fails if one of them is not there in time
-    local here=$PCR_SCRATCH-$SLURMD_NODENAME name i
+    local here name i
+    here=$(scratch)
     rm -rf "$here"
     srun_node "$SLURMD_NODENAME"
     for ((i = 0; i < start_seconds * 2; i++)); do
-        [[ -O $here && -s $here/ray_current_cluster || $cancelled ]] && break
+        [[ -O $here && -s $here/ray_current_cluster || $cancelled$ended ]] && break
         kill -0 "${sruns[0]}" 2>/dev/null || break
         sleep 0.5
     done
@@ -115,24 +123,19 @@ stop_nodes() {  # every step gets TERM, this script does not
     wait "${sruns[@]}"
 }
 
-finished_tasks() {  # changes with every task that a trial finishes
-    find "$storage" -mindepth 2 -name 'checkpoint*' -printf '%p %T@\n' 2>/dev/null | sort
-    tail -n +2 "$home/results.csv" 2>/dev/null  # the trials that are done have no checkpoint any more
-}
+progress() { stat --format='%n %y' @progress@ 2>/dev/null; }  # changes with every task that a trial finishes
 
 requeue() {  # the sweep is not done: the same job again, unless it gets nowhere
-    local idle=0
-    if [[ $storage != *://* && $(finished_tasks) == "$before" ]]; then
-        idle=$(($(cat "$idle_file" 2>/dev/null || echo 0) + 1))
-    fi
+    local idle=0 why="The reason is in the log above: submit again when it is gone"
+    [[ $stopping ]] && why="A task needs more time than one run has: raise --time and submit again"
+    [[ $(progress) == "$before" ]] && idle=$(($(cat "$idle_file" 2>/dev/null || echo 0) + 1))
     echo "$idle" >"$idle_file"
     if ((idle >= idle_limit)); then
         rm -f "$idle_file"
-        say "no task was finished in $idle runs: not queued again. A task needs more time than one run has: raise --time" \
-            "and submit again"
+        say "no task was finished in $idle runs: not queued again. $why"
         exit 75
     fi
-    trap - TERM USR1
+    trap - TERM USR1 USR2
     say "the sweep is not done: queued again"
     scontrol requeue "$SLURM_JOB_ID" && sleep 600  # Slurm ends this script meanwhile
     say "Slurm did not queue the job again: submit it again to continue"
@@ -158,14 +161,20 @@ time_is_up() {
     stop_driver USR1 $((@signal_seconds@ * 3 / 4))
 }
 
-cancel() {  # by `pcr-ray job cancel`, with everything else still there; scancel alone ends the nodes at the same time
+cancel() {  # by `pcr-ray job cancel`, with everything else still there
     cancelled=1
     stop_driver TERM 60
 }
 
-sruns=() driver='' watchdog='' stopping='' cancelled='' interrupted=''
+end() {  # by Slurm, which ends the nodes at the same time: scancel, a preemption, a requeue by somebody else
+    ended=1
+    stop_driver TERM 60
+}
+
+sruns=() driver='' watchdog='' stopping='' cancelled='' ended='' interrupted=''
 trap time_is_up USR1
-trap cancel TERM
+trap cancel USR2
+trap end TERM
 
 cd "$folder" || { say "the folder $folder is not on $SLURMD_NODENAME: it must be shared by all nodes"; exit 2; }
 mkdir -p "$home"
@@ -176,13 +185,13 @@ export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=
 
 say "on $SLURM_JOB_NODELIST, run $((${SLURM_RESTART_COUNT:-0} + 1))"
 : >"$ray_log"
-before=$(finished_tasks)
+before=$(progress)
 if start_ray; then
     set -m  # else the shell starts it deaf to INT, by which a sweep stops itself
     "$PCR_PYTHON" -m pcr_ray.sweep @arguments@ --address "$PCR_ADDRESS" &
     driver=$!
     set +m
-    [[ $stopping$cancelled ]] && stop_driver TERM 60  # told so before there was a driver
+    [[ $stopping$cancelled$ended ]] && stop_driver TERM 60  # told so before there was a driver
     while :; do  # a trap ends `wait` early
         interrupted=
         wait "$driver"
@@ -191,10 +200,14 @@ if start_ray; then
     done
     driver=
     [[ $watchdog ]] && kill "$watchdog" 2>/dev/null
-elif [[ ! $cancelled ]]; then
+elif [[ ! $cancelled$ended ]]; then
     say "nothing was run: submit again to try again. The end of $ray_log:"
     tail -n 20 "$ray_log"
     stop_nodes
+    exit 75
+fi
+if [[ $ended ]]; then  # Slurm stops the nodes and decides what becomes of the job: scancel would undo a requeue
+    say "ended by Slurm: submit again to continue, unless Slurm queues it again itself"
     exit 75
 fi
 stop_nodes
