@@ -182,7 +182,7 @@ def test_a_cancelled_job_leaves_nothing_and_continues_later(typed: Typed, tmp_pa
     typed("job", "cancel", f"slurm/{number}")
     log = typed.ended(number, "CANCELLED")
     assert "run the same command again to continue" in log and "cancelled: submit again" in log
-    wait_for(lambda: not typed.left_over(), "the end of all processes", 10)
+    wait_for(lambda: not typed.left_over(), "the end of all processes", 60)
     assert "not in Slurm's queue" in typed("job", "cancel", f"slurm/{number}", code=2)
     (tmp_path / "slow").unlink()
     again = typed.submit("--nodes", 2, "--cpus-per-node", 1, "--time", 10)
