@@ -60,7 +60,7 @@ def sweep_pages(store: Store, study: Study) -> dict[str, str]:
     parent = store.sweep_run(study.name)
     known = store.trials(study.trials.keys())
     if parent is None or not known:
-        raise InputError(f"no trial of '{study.name}' was run yet: there is nothing to show in {redact(store.uri)}")
+        raise InputError(f"no trial of '{study.name}' was run yet: there is nothing to show in {store}")
     SweepRun(store, study).claim(known.values())
     views.save(store, study)
     # The compare page shows single runs: one per cell, that of its first seed.
@@ -106,7 +106,7 @@ def _serve(store: Store, port: int, pages: dict[str, str]) -> int:
             )
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            console.print(f"starting the MLflow UI of {redact(store.uri)} …", markup=False, soft_wrap=True)
+            console.print(f"starting the MLflow UI of {store} …", markup=False, soft_wrap=True)
             address = f"http://127.0.0.1:{port}"
             _wait(server, address, log)
             console.print("open one of these; Ctrl-C stops the server")

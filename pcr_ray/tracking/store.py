@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
-from pcr_ray.text import first_line, is_plain, redact
+from pcr_ray.text import first_line, is_plain, redact_uri
 from pcr_ray.tracking.names import shown
 from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, SweepInfo, Tag, TrialRun
 
@@ -47,7 +48,7 @@ def tracking_uri(given: str | None = None) -> str:
         uri = f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
     if problem := _problem(uri):
         raise InputError(
-            f"tracking URI '{redact(uri)}': {problem}\n  Expected: http://HOST:PORT, sqlite:///FILE or another "
+            f"tracking URI '{redact_uri(uri)}': {problem}\n  Expected: http://HOST:PORT, sqlite:///FILE or another "
             "database's URI, such as postgresql+psycopg2://USER:PASSWORD@HOST/NAME (in a password, %XX for all but "
             "letters and digits)."
         )
@@ -56,8 +57,9 @@ def tracking_uri(given: str | None = None) -> str:
 
 def _problem(uri: str) -> str | None:
     """What can be told without connecting. MLflow meets these with tracebacks or with minutes of silence."""
-    if not is_plain(uri) or any(c.isspace() for c in uri.partition("?")[0] if not uri.startswith("sqlite")):
-        return "it has a space, a NUL or bytes that are not UTF-8 in it"
+    # In the text of an error nobody could tell where a password with a space ends.
+    if not is_plain(uri) or (not uri.startswith("sqlite") and re.search(r"\s", uri)):
+        return "it has a space (write %20), a NUL or bytes that are not UTF-8 in it"
     if uri.startswith("sqlite"):
         file = Path(uri.removeprefix("sqlite:///"))
         if not uri.startswith("sqlite:///") or file.is_dir():
@@ -70,6 +72,8 @@ def _problem(uri: str) -> str | None:
         return "its host or port cannot be"
     if parts.scheme.partition("+")[0] not in SCHEMES:
         return f"no scheme that is known ({', '.join(SCHEMES)})"
+    if not re.match(r"[\w+.-]+://", uri):
+        return "its scheme is not followed by ://"
     return "it names no host" if parts.scheme.startswith("http") and not parts.hostname else None
 
 
@@ -111,6 +115,10 @@ class Store:
         self.uri = uri
         self._client: Any = None
         self._experiment: str | None = None
+
+    def __str__(self) -> str:
+        """For people: without credentials."""
+        return redact_uri(self.uri)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"uri": self.uri, "_client": None, "_experiment": None}
@@ -172,7 +180,7 @@ class Store:
                 raise
             except Exception as error:  # a driver that is not installed, a database of another version
                 raise InputError(
-                    f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n  {_advice(error)}"
+                    f"the tracking store {self} cannot be used: {first_line(error)}\n  {_advice(error)}"
                 ) from None
 
     @contextlib.contextmanager
@@ -187,10 +195,10 @@ class Store:
         except (MlflowException, OSError, SQLAlchemyError) as error:
             if any(words in str(error) for words in MISTAKES):
                 raise InputError(
-                    f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n  {_advice(error)}"
+                    f"the tracking store {self} cannot be used: {first_line(error)}\n  {_advice(error)}"
                 ) from None
             raise NotNowError(
-                f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n"
+                f"the tracking store {self} cannot be used: {first_line(error)}\n"
                 "  Start it and run the same command again, or name another with --tracking-uri or "
                 "MLFLOW_TRACKING_URI."
             ) from None
