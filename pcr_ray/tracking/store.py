@@ -61,8 +61,8 @@ def _problem(uri: str) -> str | None:
     if not is_plain(uri) or (not uri.startswith("sqlite") and re.search(r"\s", uri)):
         return "it has a space (write %20), a NUL or bytes that are not UTF-8 in it"
     if uri.startswith("sqlite"):
-        file = Path(uri.removeprefix("sqlite:///"))
-        if not uri.startswith("sqlite:///") or file.is_dir():
+        file = _file(uri)
+        if file is None or file.is_dir():
             return "it names no file"
         return None if file.parent.is_dir() else f"there is no folder {file.parent}"
     try:
@@ -75,6 +75,11 @@ def _problem(uri: str) -> str | None:
     if not re.match(r"[\w+.-]+://", uri):
         return "its scheme is not followed by ://"
     return "it names no host" if parts.scheme.startswith("http") and not parts.hostname else None
+
+
+def _file(uri: str) -> Path | None:
+    """Of a SQLite store. A query after it, such as ?timeout=60, is for the driver."""
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 def _configure() -> None:
@@ -148,8 +153,8 @@ class Store:
         from mlflow.exceptions import MlflowException
 
         location = None
-        if self.uri.startswith("sqlite:///"):  # artifacts beside the database
-            location = (Path(self.uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
+        if file := _file(self.uri):  # artifacts beside the database
+            location = (file.parent / "mlartifacts").as_uri()
         try:
             return self.client.create_experiment(EXPERIMENT, artifact_location=location)
         except MlflowException:  # another process was faster
@@ -161,8 +166,8 @@ class Store:
     @property
     def missing_file(self) -> Path | None:
         """The file of a SQLite store that does not exist yet."""
-        file = Path(self.uri.removeprefix("sqlite:///"))
-        return file if self.uri.startswith("sqlite:///") and not file.exists() else None
+        file = _file(self.uri)
+        return file if file and not file.exists() else None
 
     def open(self) -> None:
         """Reach the store or say clearly that it cannot be reached. A locked database is waited for."""
