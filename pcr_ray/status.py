@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from pcr_ray import plugins
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
 from pcr_ray.execution.board import LEGEND, Board, bar_of
@@ -22,12 +23,14 @@ def _options(argv: Sequence[str], name: str, description: str, sweep: bool) -> a
     p = Parser(prog=f"pcr-ray {name}", description=description)
     if sweep:
         p.add_argument("sweep", nargs="?", metavar="NAME|FILE", help="a sweep (default: the one last heard of)")
+        plugins.add_argument(p)
     p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")
     return p.parse_args(argv)
 
 
 def main(argv: Sequence[str]) -> int:
     options = _options(argv, "status", "Show how far a running or ended sweep is, and what failed.", True)
+    plugins.load(options.plugins)
     from pcr_ray import api
 
     store = api.existing_store(options.tracking_uri)

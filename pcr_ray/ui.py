@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pcr_ray import plugins
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.study import cells
@@ -32,9 +33,11 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("sweep", nargs="?", metavar="NAME|FILE", help="a sweep to open (default: list those of the store)")
     p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")
     p.add_argument("--port", type=int, default=5000, help="port (default: 5000)")
+    plugins.add_argument(p)
     options = p.parse_args(argv)
     if not 1 <= options.port <= 65535:
         raise InputError(f"--port {options.port}: needs a number from 1 to 65535")
+    plugins.load(options.plugins)
     from pcr_ray import api
 
     console.print("opening the record …")
