@@ -97,6 +97,9 @@ def _search(study: Study, store: Store, options: RunOptions) -> Study:
 
     def run_all(tuning: Study) -> bool:
         with folders.held(options.folder(tuning.name), tuning.name):
+            if options.rerun == "all":  # begun with the study's own: interrupted, it does no round again
+                began, its = (options.folder(s.name) / ".rerun-all" for s in (study, tuning))
+                its.write_text(str(driver._since(began)))
             result = driver.execute(tuning, store, options)
         with store.guarded():
             result.sweep_run.close(result.status)
@@ -105,7 +108,7 @@ def _search(study: Study, store: Store, options: RunOptions) -> Study:
     if not store.missing_file:
         store.open()
     with store.guarded():
-        settled = search.settle(study, store, run_all)
+        settled = search.settle(study, store, run_all, options.rerun)
     for found in settled.spec.search.chosen if settled.spec.search else []:
         console.print(f"chosen for {_fields(found.when)}: {_fields(found.set)}", markup=False, soft_wrap=True)
     return settled
