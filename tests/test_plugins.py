@@ -136,6 +136,10 @@ def test_a_plugin_that_is_not_there_or_hides_a_module_is_refused(plugin: Path, t
     (plugin.parent / "yaml.py").touch()
     with pytest.raises(InputError, match=r"a module 'yaml' is already there \(.*yaml/__init__\.py\): rename yours"):
         plugins.load([str(plugin.parent / "yaml.py")])
+    with pytest.raises(InputError, match=r"plugin ~nosuchuser/x\.py: there is no such user"):
+        plugins.load(["~nosuchuser/x.py"])
+    with pytest.raises(InputError, match=r"tiny\.yaml: plugin ~nosuchuser/x\.py: there is no such user"):
+        study(tmp_path, "~nosuchuser/x.py")
     with pytest.raises(InputError, match="holds no Python files"):
         (tmp_path / "empty").mkdir()
         plugins.load(["empty"], tmp_path)

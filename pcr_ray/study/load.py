@@ -148,12 +148,12 @@ def _load_plugins(
     named = content.get("plugins") or []
     if not isinstance(named, list) or not all(isinstance(p, str) for p in named):
         return {}  # the schema says what is wrong
-    places = [plugins.absolute(p, folder or Path.cwd()) for p in named]
-    places += [plugins.absolute(p, Path.cwd()) for p in more]
-    if not places:
+    if not named and not more:
         return {}
-    content["plugins"] = list(dict.fromkeys(places))
     try:
+        places = [plugins.absolute(p, folder or Path.cwd()) for p in named]
+        places += [plugins.absolute(p, Path.cwd()) for p in more]
+        content["plugins"] = list(dict.fromkeys(places))
         return plugins.load(content["plugins"], folder)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
