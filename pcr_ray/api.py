@@ -29,7 +29,7 @@ from pcr_ray.study.load import Study
 from pcr_ray.study.reader import read_yaml
 from pcr_ray.study.schema import NAME
 from pcr_ray.study.search import describe, searched
-from pcr_ray.text import did_you_mean, first_line, redact
+from pcr_ray.text import did_you_mean, first_line, redact_uri
 from pcr_ray.tracking.runs import Status
 from pcr_ray.tracking.store import Store, tracking_uri
 
@@ -100,6 +100,9 @@ def _search(study: Study, store: Store, options: RunOptions) -> Study:
 
     def run_all(tuning: Study) -> bool:
         with folders.held(options.folder(tuning.name), tuning.name):
+            if options.rerun == "all":  # begun with the study's own: interrupted, it does no round again
+                began, its = (options.folder(s.name) / ".rerun-all" for s in (study, tuning))
+                its.write_text(str(driver._since(began)))
             result = driver.execute(tuning, store, options)
         with store.guarded():
             result.sweep_run.close(result.status)
@@ -108,7 +111,7 @@ def _search(study: Study, store: Store, options: RunOptions) -> Study:
     if not store.missing_file:
         store.open()
     with store.guarded():
-        settled = search.settle(study, store, run_all)
+        settled = search.settle(study, store, run_all, options.rerun)
     for found in settled.spec.search.chosen if settled.spec.search else []:
         console.print(f"chosen for {_fields(found.when)}: {_fields(found.set)}", markup=False, soft_wrap=True)
     return settled
@@ -150,7 +153,7 @@ def _conclude(study: Study, store: Store, options: RunOptions, result: driver.Re
 
 def _point_to(folder: Path, options: RunOptions) -> None:
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, markup=False)
-    where = f" --tracking-uri {redact(options.tracking_uri)}" if options.tracking_uri else ""
+    where = f" --tracking-uri {redact_uri(options.tracking_uri)}" if options.tracking_uri else ""
     console.print(f"compare in the browser: pcr-ray ui {folder.name}{where}", soft_wrap=True, markup=False)
 
 
@@ -210,7 +213,7 @@ def find(name: str | Path | Study, store: Store, overrides: Sequence[str] = ()) 
     if parent is None:
         known = store.sweep_names()
         hint = did_you_mean(text, known) if known else "; no sweep was run with this store yet"
-        raise InputError(f"no sweep '{text}' in {redact(store.uri)}{hint}")
+        raise InputError(f"no sweep '{text}' in {store}{hint}")
     stored = store.artifact_text(parent, "sweep.yaml")
     if stored is None:
         raise InputError(f"sweep '{text}' has no stored sweep file in MLflow; name its file instead")

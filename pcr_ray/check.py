@@ -18,7 +18,7 @@ from pathlib import Path
 from pcr_ray import plugins
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
-from pcr_ray.text import count, first_line, redact
+from pcr_ray.text import count, first_line
 from pcr_ray.tracking.store import Store, tracking_uri
 
 OURS = str(Path(__file__).parent)
@@ -152,11 +152,11 @@ def store() -> str:
     if file := found.missing_file:  # no database is made for a look
         if not os.access(Path(file).parent, os.W_OK):
             raise OSError(f"{file} does not exist, and cannot be made there")
-        return f"{redact(found.uri)} will be made by the first sweep"
+        return f"{found} will be made by the first sweep"
     started = time.perf_counter()
     with found.guarded():
         found.ping()
-    return f"{redact(found.uri)} answers in {time.perf_counter() - started:.1f} s"
+    return f"{found} answers in {time.perf_counter() - started:.1f} s"
 
 
 if __name__ == "__main__":

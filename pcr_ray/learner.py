@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import os
 import re
 import resource
@@ -249,15 +250,25 @@ class Learner:
         scratch.replace(directory / CHECKPOINT)
 
     def load(self, directory: Path) -> bool:
-        """Continue from a checkpoint if there is one."""
+        """Continue from a checkpoint if there is one. A disk or memory in trouble is no damage, and raised as it is."""
         file = directory / CHECKPOINT
-        if not file.exists():
-            return False
         try:
-            self.load_state_dict(torch.load(file, map_location=self.device, weights_only=True))
+            # Read apart from being understood: torch raises OSError for some files that were cut short, too.
+            content = io.BytesIO(file.read_bytes())
+        except FileNotFoundError:
+            return False
+        except IsADirectoryError:
+            raise InputError(f"checkpoint {file} is a folder: delete it to start over") from None
+        try:
+            self.load_state_dict(torch.load(content, map_location=self.device, weights_only=True))
         except InputError as error:
             raise InputError(f"{error}\n  It is {file}: name another folder, or delete it to start over") from None
+        except (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
         except Exception as error:  # torch raises many kinds for a damaged file
-            why = getattr(error, "strerror", None) or type(error).__name__
-            raise InputError(f"checkpoint {file} is damaged ({why}): delete it to start over") from None
+            if "can't allocate memory" in str(error):  # as torch says it on a CPU
+                raise
+            raise InputError(
+                f"checkpoint {file} is damaged ({type(error).__name__}): delete it to start over"
+            ) from None
         return True

@@ -32,7 +32,7 @@ def add_argument(parser: argparse._ActionsContainer) -> None:
 
 def absolute(given: str, base: Path) -> str:
     """A path that is there, absolute; the name of a module as it is."""
-    place = base / Path(given).expanduser()
+    place = _place(given, base)
     return str(place.resolve()) if place.exists() else given
 
 
@@ -68,9 +68,16 @@ def files(modules: Mapping[str, Sequence[str]]) -> list[Path]:
     return [file.parent if file.name == "__init__.py" else file for file in found]
 
 
+def _place(text: str, base: Path) -> Path:
+    try:
+        return base / Path(text).expanduser()
+    except RuntimeError:
+        raise InputError(f"plugin {text}: there is no such user") from None
+
+
 def _find(text: str, base: Path) -> tuple[str, list[str]]:
     """The folder to import from, and the modules in it."""
-    place = base / Path(text).expanduser()
+    place = _place(text, base)
     if place.is_file():
         if place.suffix != ".py" or not place.stem.isidentifier():
             raise InputError(f"plugin {text}: not a Python file with a name that can be imported, such as my_method.py")
@@ -144,13 +151,15 @@ def _version(module: str) -> str:
 def _refusal(text: str, error: BaseException) -> InputError:
     if isinstance(error, PcrRayError):
         return InputError(f"plugin {text}: {error}")
-    return InputError(
-        f"plugin {text}: it cannot be imported: {type(error).__name__}: {first_line(error)}{_line(error)}"
-    )
+    return InputError(f"plugin {text}: it cannot be imported: {why_not(error)}")
 
 
-def _line(error: BaseException) -> str:
-    """The first line outside of Python's own import system: the plugin's."""
+def why_not(error: BaseException) -> str:
+    """What somebody else's code raised when it was imported, and the first line of that code on the way there."""
     frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-    theirs = [f"{file}, line {line}" for file, line in frames if "importlib" not in file and file != __file__]
-    return f" ({theirs[0]})" if theirs else ""
+    theirs = [f" ({file}, line {line})" for file, line in frames if "importlib" not in file and not _ours(file)]
+    return f"{type(error).__name__}: {first_line(error)}{theirs[0] if theirs else ''}"
+
+
+def _ours(file: str) -> bool:
+    return Path(file).is_relative_to(Path(__file__).parent)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from pcr_ray import plugins
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
 from pcr_ray.execution.board import LEGEND, Board, bar_of
-from pcr_ray.text import count, duration, grouped, redact
+from pcr_ray.text import count, duration, grouped
 from pcr_ray.tracking.runs import Status, SweepInfo, TrialRun
 
 FAILURES = 10  # reasons that are shown
@@ -22,19 +23,21 @@ def _options(argv: Sequence[str], name: str, description: str, sweep: bool) -> a
     p = Parser(prog=f"pcr-ray {name}", description=description)
     if sweep:
         p.add_argument("sweep", nargs="?", metavar="NAME|FILE", help="a sweep (default: the one last heard of)")
+        plugins.add_argument(p)
     p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")
     return p.parse_args(argv)
 
 
 def main(argv: Sequence[str]) -> int:
     options = _options(argv, "status", "Show how far a running or ended sweep is, and what failed.", True)
+    plugins.load(options.plugins)
     from pcr_ray import api
 
     store = api.existing_store(options.tracking_uri)
     with store.guarded():
         sweeps = store.sweeps()
         if not options.sweep and not sweeps:
-            raise InputError(f"no sweep was run with {redact(store.uri)} yet")
+            raise InputError(f"no sweep was run with {store} yet")
         study = api.find(options.sweep or sweeps[0].name, store)
         runs = store.trials(study.trials.keys())
     sweep = next((s for s in sweeps if s.name == study.name), None)
@@ -100,7 +103,7 @@ def sweeps(argv: Sequence[str]) -> int:
     store = api.existing_store(options.tracking_uri)
     with store.guarded():
         found = store.sweeps()
-    console.print(f"record: {redact(store.uri)}", markup=False, soft_wrap=True)
+    console.print(f"record: {store}", markup=False, soft_wrap=True)
     if not found:
         console.print("no sweep was run with it yet")
         return 0

@@ -6,6 +6,9 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 
+# A parameter with a password, and its sign: connection strings of ODBC stand percent-encoded in a URI.
+HIDDEN = r"(?i)(\w*(?:password|passwd|token|secret|pwd|access_key|api_key)\w*)(=|%3D)"
+
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """`; did you mean 'x'?`, or the list of what there is when nothing is near."""
@@ -26,14 +29,16 @@ def duration(seconds: float) -> str:
 
 
 def redact(text: object) -> str:
-    """Without user names and passwords of any URI in it, whatever characters they have."""
+    """Without user names and passwords of any URI in it, whatever characters they have, but for spaces."""
     text = re.sub(r"(://)\S*@", r"\1***@", str(text))
-    return re.sub(r"(?i)(\w*(?:password|passwd|token|secret|pwd|access_key|api_key)\w*)=[^&\s'\"]+", r"\1=***", text)
+    return re.sub(rf"{HIDDEN}[^&\s'\"]+", r"\1\2***", text)
 
 
 def redact_uri(uri: str) -> str:
-    """The same for what should be one URI: its scheme may be forgotten, and its password may have spaces in it."""
-    return redact(re.sub(r"(?s)^(.*?://)?.*@", r"\1***@", uri))
+    """What may be shown of a text that is a URI and nothing else, even of one that is not well formed."""
+    before, at, after = uri.rpartition("@")
+    scheme = re.match(r"[\w+.-]+://", before)
+    return re.sub(rf"{HIDDEN}[^&]*", r"\1\2***", (scheme[0] if scheme else "") + "***@" * bool(at) + after)
 
 
 def holds_credentials(uri: str) -> bool:

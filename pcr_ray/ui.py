@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pcr_ray import plugins
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.study import cells
@@ -32,9 +33,11 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument("sweep", nargs="?", metavar="NAME|FILE", help="a sweep to open (default: list those of the store)")
     p.add_argument("--tracking-uri", metavar="URI", help="MLflow (default: MLFLOW_TRACKING_URI, else mlflow.db here)")
     p.add_argument("--port", type=int, default=5000, help="port (default: 5000)")
+    plugins.add_argument(p)
     options = p.parse_args(argv)
     if not 1 <= options.port <= 65535:
         raise InputError(f"--port {options.port}: needs a number from 1 to 65535")
+    plugins.load(options.plugins)
     from pcr_ray import api
 
     console.print("opening the record …")
@@ -60,7 +63,7 @@ def sweep_pages(store: Store, study: Study) -> dict[str, str]:
     parent = store.sweep_run(study.name)
     known = store.trials(study.trials.keys())
     if parent is None or not known:
-        raise InputError(f"no trial of '{study.name}' was run yet: there is nothing to show in {redact(store.uri)}")
+        raise InputError(f"no trial of '{study.name}' was run yet: there is nothing to show in {store}")
     SweepRun(store, study).claim(known.values())
     views.save(store, study)
     # The compare page shows single runs: one per cell, that of its first seed.
@@ -106,7 +109,7 @@ def _serve(store: Store, port: int, pages: dict[str, str]) -> int:
             )
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            console.print(f"starting the MLflow UI of {redact(store.uri)} …", markup=False, soft_wrap=True)
+            console.print(f"starting the MLflow UI of {store} …", markup=False, soft_wrap=True)
             address = f"http://127.0.0.1:{port}"
             _wait(server, address, log)
             console.print("open one of these; Ctrl-C stops the server")

@@ -24,6 +24,7 @@ from pcr_ray.execution.options import RunOptions
 from pcr_ray.methods import METHODS
 from pcr_ray.study.load import load
 from pcr_ray.study.schema import SweepFile
+from pcr_ray.text import redact
 from pcr_ray.tracking.store import Store, tracking_uri
 from pcr_ray.train import parser, trial_config
 
@@ -220,14 +221,35 @@ def test_any_options_of_a_sweep_without_a_file_are_exit_code_2(
 @settings(max_examples=100, **SLOWLY)
 @given(
     scheme=st.sampled_from(["http", "https", "sqlite", "postgresql", "mysql+pymysql", "file", "", "foo"]),
-    password=st.text(string.punctuation + "äb ", max_size=4).map(lambda text: SECRET + text + SECRET),
+    mark=st.sampled_from(["://", "://", ":/", ":", ""]),
+    password=st.text(string.punctuation + "äb \t", max_size=4).map(lambda text: SECRET + text + SECRET),
     rest=st.sampled_from(["", "[", "[::1", "host", "host:", "host:x", "host:99999", "ho st", ":1", "\0", "/x"]),
 )
-def test_any_tracking_uri_is_accepted_or_refused_without_its_password(scheme: str, password: str, rest: str) -> None:
+def test_any_tracking_uri_is_accepted_or_refused_without_its_password(
+    scheme: str, mark: str, password: str, rest: str
+) -> None:
     try:
-        tracking_uri(f"{scheme}://me:{password}@{rest}")
+        uri = tracking_uri(f"{scheme}{mark}me:{password}@{rest}")
     except InputError as error:
         assert SECRET not in str(error)
+    else:
+        assert SECRET not in str(Store(uri)) and SECRET not in redact(f"nobody answers at {uri}")
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://me:top geheim@host/db", "postgresql://***@host/db"),
+        ("postgresql+psycopg2:/me:geheim@host/db", "***@host/db"),
+        ("me:geheim@host/db", "***@host/db"),
+        ("mssql://host/db?password=top geheim", "mssql://host/db?password=***"),
+        ("mssql:/?odbc_connect=UID%3Dme%3BPWD%3Dgeheim", "mssql:/?odbc_connect=UID%3Dme%3BPWD%3D***"),
+    ],
+)  # fmt: skip
+def test_a_tracking_uri_that_is_no_uri_is_refused_without_its_password(uri: str, shown: str) -> None:
+    with pytest.raises(InputError) as caught:
+        tracking_uri(uri)
+    assert f"tracking URI '{shown}': " in str(caught.value) and SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(

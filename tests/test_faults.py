@@ -276,12 +276,8 @@ def test_a_clock_that_goes_backwards_changes_no_number(
     )
 
 
-@pytest.mark.parametrize("damage", ["half", "empty", "text", "another version", "other data"])
-def test_a_checkpoint_that_cannot_be_used_is_told_and_the_trial_starts_over(
-    damage: str, study: Study, tmp_path: Path, root: Path
-) -> None:
-    import torch
-
+def half_done(study: Study, tmp_path: Path, root: Path) -> tuple[dict[str, Any], Path]:
+    """A case as Tune gets it, one task done, and its checkpoint."""
     from trainables.online import OnlineTrainable
 
     ((identity, config),) = study.trials.items()
@@ -296,7 +292,18 @@ def test_a_checkpoint_that_cannot_be_used_is_told_and_the_trial_starts_over(
     code = code_of(config).fingerprint
     case = {"case": {"identity": identity, "code": code, "trial": config.model_dump(), "run": settings}}
     OnlineTrainable(case).step()
-    file = tmp_path / "checkpoints" / identity / code / "checkpoint.pt"
+    return case, tmp_path / "checkpoints" / identity / code / "checkpoint.pt"
+
+
+@pytest.mark.parametrize("damage", ["half", "tenth", "empty", "text", "another version", "other data"])
+def test_a_checkpoint_that_cannot_be_used_is_told_and_the_trial_starts_over(
+    damage: str, study: Study, tmp_path: Path, root: Path
+) -> None:
+    import torch
+
+    from trainables.online import OnlineTrainable
+
+    case, file = half_done(study, tmp_path, root)
     whole = file.read_bytes()
     state = torch.load(file, weights_only=True)
     if damage == "another version":
@@ -304,12 +311,44 @@ def test_a_checkpoint_that_cannot_be_used_is_told_and_the_trial_starts_over(
     elif damage == "other data":
         torch.save(state | {"data": "00000000"}, file)
     else:
-        file.write_bytes({"half": whole[: len(whole) // 2], "empty": b"", "text": b"not found"}[damage])
+        cut = {"half": whole[: len(whole) // 2], "tenth": whole[: len(whole) // 10], "empty": b""}
+        file.write_bytes(cut.get(damage, b"not found"))
     trainable = OnlineTrainable(case)
     results = [trainable.step() for _ in range(3)]
     assert "starts over, as its checkpoint cannot be used" in results[0]["note"] and not results[1]["note"]
     accuracies = {m["task"]: m["average_accuracy"] for m in results[-1]["tasks"]}
     assert results[-1]["complete"] and accuracies == undisturbed(study, root)["pcr"]
+
+
+@pytest.mark.parametrize("trouble", ["disk", "memory", "memory of torch", "GPU's memory"])
+def test_a_passing_trouble_costs_no_checkpoint(
+    trouble: str, study: Study, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from trainables.online import OnlineTrainable
+
+    case, file = half_done(study, tmp_path, root)
+    whole = file.read_bytes()
+    errors = {"memory": MemoryError(), "GPU's memory": torch.OutOfMemoryError("CUDA out of memory")}
+
+    def short_of_memory(*given: object, **how: object) -> None:
+        if trouble in errors:
+            raise errors[trouble]
+        torch.empty(10**15)  # really not to be had
+
+    with monkeypatch.context() as patch:
+        if trouble == "disk":
+            file.unlink()
+            file.symlink_to("/proc/self/mem")  # reading it is an input/output error
+        else:
+            patch.setattr(torch, "load", short_of_memory)
+        with pytest.raises((OSError, MemoryError, RuntimeError)):  # Tune tries the trial again
+            OnlineTrainable(case).step()
+    assert file.is_symlink() or file.read_bytes() == whole
+    file.unlink()
+    file.write_bytes(whole)
+    assert OnlineTrainable(case).step()["task"] == 2, "it goes on"
 
 
 def test_rays_page_about_memory_becomes_one_line(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_file_is_found_beside_the_sweep_file_and_its_method_is_like_ours(plugi
     assert trial.method == "mine" and METHODS.get("mine").title == "Mine"
     assert found.plugins == {str(plugin.parent): ["my_method"]}
     again = study_files.parse(read_yaml(found.to_yaml()), "as it was stored", stored=True)
-    assert list(again.trials) == list(found.trials)  # a report needs no sweep file
+    assert list(again.trials) == list(found.trials)  # a report needs no sweep file, where the plugin is there
 
 
 def test_a_folder_and_a_package_bring_all_their_files_but_helpers(plugin: Path, tmp_path: Path) -> None:
@@ -136,6 +136,10 @@ def test_a_plugin_that_is_not_there_or_hides_a_module_is_refused(plugin: Path, t
     (plugin.parent / "yaml.py").touch()
     with pytest.raises(InputError, match=r"a module 'yaml' is already there \(.*yaml/__init__\.py\): rename yours"):
         plugins.load([str(plugin.parent / "yaml.py")])
+    with pytest.raises(InputError, match=r"plugin ~nosuchuser/x\.py: there is no such user"):
+        plugins.load(["~nosuchuser/x.py"])
+    with pytest.raises(InputError, match=r"tiny\.yaml: plugin ~nosuchuser/x\.py: there is no such user"):
+        study(tmp_path, "~nosuchuser/x.py")
     with pytest.raises(InputError, match="holds no Python files"):
         (tmp_path / "empty").mkdir()
         plugins.load(["empty"], tmp_path)
@@ -220,8 +224,8 @@ def test_a_sweep_runs_methods_and_datasets_of_plugins_in_its_workers(plugin: Pat
     plan = run_sweep(folder, root, "--plugins", "mine/my_method.py", "--dry-run")
     assert "2 done (1 of them with other code: _scale.py), 0 to run" in plan.stdout
     report = subprocess.run(
-        [sys.executable, "-m", "pcr_ray.report", "tiny"], cwd=folder, env=environment(folder), capture_output=True,
-        text=True, check=False,
+        [sys.executable, "-m", "pcr_ray.report", "tiny", "--plugins", "mine"], cwd=folder, env=environment(folder),
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert report.returncode == 0 and "Mine" in report.stdout, report.stderr
 

@@ -12,9 +12,11 @@ from pcr_ray import api
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError
 from pcr_ray.execution import search
+from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
 from pcr_ray.study.load import Study
 from pcr_ray.tracking.courier import Courier
+from pcr_ray.tracking.runs import Status
 from pcr_ray.tracking.spool import Spool
 from pcr_ray.tracking.store import Store
 from pcr_ray.tracking.sweep_run import SweepRun
@@ -37,20 +39,21 @@ def score(trial: TrialConfig) -> float | None:
 
 
 class Runner:
-    """Records made-up scores as a sweep would, at most `limit` trials."""
+    """Records made-up scores as a sweep would, at most `limit` trials; `mended`: tries failed ones again, and none
+    fails any more."""
 
-    def __init__(self, store: Store, folder: Path, limit: int = 10_000) -> None:
-        self.store, self.folder, self.limit = store, folder, limit
+    def __init__(self, store: Store, folder: Path, limit: int = 10_000, *, mended: bool = False) -> None:
+        self.store, self.folder, self.limit, self.mended = store, folder, limit, mended
         self.ran: list[TrialConfig] = []
 
     def __call__(self, study: Study) -> bool:
         spool, run = Spool(self.folder / "spool"), SweepRun(self.store, study)
         run.begin()
         known = self.store.trials(study.trials.keys())
-        left = [(i, t) for i, t in study.trials.items() if i not in known]
+        left = [(i, t) for i, t in study.trials.items() if i not in known or (self.mended and not known[i].finished)]
         for identity, trial in left[: self.limit - len(self.ran)]:
             self.ran.append(trial)
-            value = score(trial)
+            value = score(trial) or (50.0 if self.mended else None)
             spool.append(identity, "start", name="a", params=trial.flat(), code=code(trial), rerun=False)
             if value is None:
                 spool.append(identity, "end", status="FAILED", reason="diverged")
@@ -120,8 +123,49 @@ def test_settings_stay_in_their_space(store: Store, tmp_path: Path) -> None:
 
 def test_without_any_score_the_search_says_so(store: Store, tmp_path: Path) -> None:
     content = CONTENT | {"search": {"samples": 2, "space": {"lr": {"uniform": [0.6, 0.9]}}, "tune_on": {"tasks": 1}}}
-    with pytest.raises(InputError, match="no setting tried for method pcr has a score"):
-        search.settle(study_files.parse(content, "a file"), store, Runner(store, tmp_path))
+    study = study_files.parse(content, "a file")
+    with pytest.raises(InputError, match=r"no setting tried for method pcr has a score.*--rerun failed"):
+        search.settle(study, store, Runner(store, tmp_path))
+    with pytest.raises(InputError, match="no setting tried"):  # nothing is tried again unasked
+        search.settle(study, store, Runner(store, tmp_path, mended=True))
+    again = Runner(store, tmp_path, mended=True)
+    done = search.settle(study, store, again, "failed")
+    assert len(again.ran) == 4 and [c.value for c in done.spec.search.chosen] == [50.0, 50.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("rerun, rounds", [(None, 0), ("failed", 0), ("changed", 2), ("all", 2)])
+def test_each_round_is_run_again_once(rerun: str | None, rounds: int, store: Store, tmp_path: Path) -> None:
+    content = CONTENT | {"search": CONTENT["search"] | {"algorithm": "optuna", "space": {"lr": {"log": [0.01, 0.4]}}}}
+    study = study_files.parse(content, "a file")
+    search.settle(study, store, Runner(store, tmp_path))
+    asked: list[Study] = []
+
+    def nothing_to_do(round: Study) -> bool:
+        asked.append(round)
+        return True
+
+    search.settle(study, store, nothing_to_do, rerun)
+    assert len(asked) == rounds
+
+
+@pytest.mark.parametrize("rerun", ["failed", "all"])
+def test_a_rerun_reaches_the_search(rerun: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted `--rerun all` goes on: its rounds are as old as itself."""
+    since: list[float] = []
+
+    def execute(study: Study, *given: object) -> None:
+        assert study.name == "tuned.search"
+        stamp = tmp_path / "runs" / study.name / ".rerun-all"
+        since.append(float(stamp.read_text()) if stamp.exists() else 0)
+        stamp.unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api.driver, "execute", execute)
+    options = RunOptions(out=str(tmp_path / "runs"), tracking_uri=store.uri, rerun=rerun)
+    study = study_files.parse(CONTENT, "a file")
+    search.settle(study, store, Runner(store, tmp_path))
+    assert [api.run(study, options) for _ in range(2)] == [Status.KILLED] * 2
+    assert len(since) == 2 and since[0] == since[1] and (since[0] > 0) == (rerun == "all")
 
 
 @pytest.mark.parametrize(

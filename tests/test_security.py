@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from pcr_ray import ui
 from pcr_ray.analysis.render import Code, Grid, Heading, Items, Paragraph, page
+from pcr_ray.cli import main
+from pcr_ray.console import run
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.learner import Learner
 from pcr_ray.study.load import load
@@ -41,6 +44,35 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, root: Path) -> None:
     with pytest.raises(InputError, match="is damaged"):
         learner.load(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def store_again(folder: Path, **keys: Any) -> None:
+    """Somebody changes the stored file of the sweep 'tiny'."""
+    study, store = load(sweep_file(folder)), Store(f"sqlite:///{folder}/mlflow.db")
+    run = SweepRun(store, study)
+    run.begin()
+    store.client.log_text(run.run_id, yaml.safe_dump(yaml.safe_load(study.to_yaml()) | keys), "sweep.yaml")
+
+
+@pytest.mark.parametrize("command", ["status", "report", "ui"])
+def test_looking_at_a_sweep_imports_nothing_that_the_store_names(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    name, ran = f"planted_for_{command}", tmp_path / "ran"
+    file = tmp_path / f"{name}.py"
+    file.write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\n")
+    store_again(tmp_path, plugins=[str(file)], trainable=f"{name}:Thing")
+    run(main, [command, "tiny"])  # there are no trials yet, which not every command accepts
+    assert "1 problem" not in capsys.readouterr().err, "a file that can be read without its plugins is read"
+    store_again(tmp_path, plugins=[str(file)], grid={"method": ["theirs"]})
+    assert run(main, [command, "tiny"]) == 2
+    said = capsys.readouterr().err
+    assert "unknown method 'theirs'" in said and "code that a store names is not imported" in said
+    assert f"--plugins {file}" in said and not ran.exists()
+    run(main, [command, "tiny", "--plugins", str(file)])
+    assert ran.exists(), "the user's own word"
 
 
 def test_reports_show_names_and_values_as_text() -> None:

@@ -255,6 +255,16 @@ def test_the_default_store_is_absolute(monkeypatch, tmp_path: Path) -> None:
     assert tracking_uri("postgresql+psycopg2://u:p@h/d") == "postgresql+psycopg2://u:p@h/d"
 
 
+def test_a_query_is_no_part_of_the_databases_name(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store(tracking_uri("sqlite:///mlflow.db?timeout=60"))
+    assert store.missing_file == tmp_path / "mlflow.db"
+    store.open()
+    assert store.missing_file is None and (tmp_path / "mlflow.db").is_file()
+    with pytest.raises(InputError, match="there is no folder"):
+        tracking_uri("sqlite:///nowhere/mlflow.db?a=b/c")
+
+
 @pytest.mark.parametrize(
     "uri",
     ["mlflow.db", "foo://host/x", "file:///tmp/x", "s3://bucket/x", "sqlite:mlflow.db", "sqlite://", "http://",

@@ -13,6 +13,7 @@ from ray.tune.experiment import Trial
 from ray.tune.impl.placeholder import create_resolvers_map, inject_placeholders, resolve_placeholders
 from ray.tune.search.variant_generator import generate_variants
 
+from pcr_ray.errors import InputError
 from pcr_ray.execution import tuner
 from pcr_ray.execution.callback import TuneTracker
 from pcr_ray.execution.options import RunOptions
@@ -81,3 +82,33 @@ def test_tune_keeps_no_numbers_of_a_trial_that_has_ended() -> None:
         return str(sorted(vars(trial.run_metadata)["last_result"])) + str(trial.metric_analysis | trial.metric_n_steps)
 
     assert kept(40) == kept(0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("class Thing:\n    x = (\n", r"SyntaxError: '\(' was never closed \(.*, line 2\)"),
+        ("class Thing:\n    pass\n\nnowhere()\n", r"NameError: name 'nowhere' is not defined \(.*bad_.*, line 4\)"),
+        ("class Thing:\n    pass\n\nraise SystemExit(3)\n", r"SystemExit: 3 \(.*, line 4\)"),
+        ("import no_such_thing\n\nclass Thing:\n    pass\n", "ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("class Other:\n    pass\n", "AttributeError: module 'bad_.*' has no attribute 'Thing'"),
+    ],
+    ids=["syntax", "name", "exit", "module", "attribute"],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["{}", "{}.inside"])
+def test_a_trainable_that_cannot_be_imported_is_the_users_to_mend(
+    content: str, message: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> None:
+    """Whether the module itself is at fault or the package above it."""
+    module = f"bad_{request.node.callspec.id.split('-')[-1]}_{len(place)}"
+    if place == "{}":
+        (tmp_path / f"{module}.py").write_text(content)
+    else:
+        (tmp_path / module).mkdir()
+        (tmp_path / module / "__init__.py").write_text("" if "Other" in content else content)
+        (tmp_path / module / "inside.py").write_text("class Other:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"{place.format(module)}:Thing"
+    with pytest.raises(InputError, match=f"trainable: '{name}' cannot be imported: {message}"):
+        tuner.check_trainable(name)
+        tuner.load_trainable(name)

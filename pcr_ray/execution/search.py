@@ -18,7 +18,7 @@ from pcr_ray.study.load import Study
 from pcr_ray.study.resolve import ConfigProblems
 from pcr_ray.study.schema import Chosen, Search, Space, Tried
 from pcr_ray.study.search import Setting, combinations, decided, tuning_study, tuning_trials
-from pcr_ray.tracking.runs import TrialRun
+from pcr_ray.tracking.runs import Status, TrialRun
 from pcr_ray.tracking.store import Store
 
 ROUND = 5  # settings that Optuna suggests before it is told how the last ones did
@@ -44,9 +44,12 @@ class Case:
     tried: list[Tried] = field(default_factory=list)
 
 
-def settle(study: Study, store: Store, run: Callable[[Study], bool] | None = None) -> Study:
+def settle(
+    study: Study, store: Store, run: Callable[[Study], bool] | None = None, rerun: str | None = None
+) -> Study:  # fmt: skip
     """The study with its settings chosen. `run` runs trials and tells whether all of them have ended.
 
+    With `rerun` (as of `RunOptions`) it is given rounds that have ended too, each once, and knows what to do again.
     Without `run`, or where it was stopped, raises `Unfinished` with the first round that lacks a score.
     """
     search = study.spec.search
@@ -59,7 +62,7 @@ def settle(study: Study, store: Store, run: Callable[[Study], bool] | None = Non
         trials = {(id(case), n): _trials(study, case, setting) for case, n, setting in asked}
         wanted = tuning_study(study, {i: t for group in trials.values() for i, t in group.items()})
         found = {} if store.missing_file else store.trials(wanted.trials.keys())
-        if any(not _ended(found.get(i)) for i in wanted.trials):
+        if rerun in ("changed", "all") or any(not _ended(found.get(i), rerun) for i in wanted.trials):
             if run is None or not run(wanted):
                 raise Unfinished(wanted)
             found = store.trials(wanted.trials.keys())
@@ -77,8 +80,8 @@ def _trials(study: Study, case: Case, setting: Setting) -> dict[str, TrialConfig
         raise InputError(f"search: {dict(setting)} does not fit {dict(case.when)}: {error}") from None
 
 
-def _ended(run: TrialRun | None) -> bool:
-    return run is not None and run.status.value in ("FINISHED", "FAILED")
+def _ended(run: TrialRun | None, rerun: str | None) -> bool:
+    return run is not None and (run.finished or (run.status is Status.FAILED and rerun is None))
 
 
 def _score(search: Search, runs: list[TrialRun | None]) -> float | None:
@@ -94,7 +97,9 @@ def _choose(study: Study, case: Case) -> Chosen:
     scored = [(t.value, t) for t in case.tried if t.value is not None]
     if not scored:
         where = ", ".join(f"{k} {v}" for k, v in case.when.items()) or "this study"
-        raise InputError(f"search: no setting tried for {where} has a score: all of its trials failed")
+        raise InputError(
+            f"search: no setting tried for {where} has a score: its trials failed; --rerun failed tries them again"
+        )
     best = min if METRICS[search.metric].lower_is_better else max
     value, chosen = best(scored, key=lambda pair: pair[0])
     return Chosen(when=dict(case.when) or {"seed": _all_seeds(study)}, set=chosen.set, value=value, tried=case.tried)

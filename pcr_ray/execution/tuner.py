@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pcr_ray import plugins
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError
 from pcr_ray.execution import leftovers, verdict
@@ -83,8 +84,8 @@ def load_trainable(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"trainable: '{name}' cannot be imported: {error}") from None
+    except (Exception, SystemExit) as error:  # somebody else's code raises anything
+        raise InputError(f"trainable: '{name}' cannot be imported: {plugins.why_not(error)}") from None
 
 
 def check_trainable(name: str) -> None:
@@ -96,7 +97,7 @@ def check_trainable(name: str) -> None:
         spec = importlib.util.find_spec(module)
         source = Path(spec.origin).read_bytes() if spec and spec.origin else b""
         names = {getattr(node, "name", None) for node in ast.parse(source).body}
-    except (ImportError, ValueError, OSError, SyntaxError):
+    except (Exception, SystemExit):  # the package above it is imported; `load_trainable` says what is wrong
         names = set()
     if attribute not in names:
         load_trainable(name)

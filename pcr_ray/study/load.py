@@ -6,6 +6,7 @@ A file is read as `yaml.safe_load` does, within limits; nothing in it is ever ev
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,7 +100,8 @@ def parse(
     """Validate a sweep file's content and expand it; raises one `InputError` with all problems.
 
     Overrides may leave a rule without use, or grids with the same trials. That holds for a `stored` file too: its
-    overrides are applied already.
+    overrides are applied already. Nothing that it names is imported: whoever can write to the store could run code as
+    everyone who looks.
     """
     if not isinstance(content, dict):
         raise InputError(f"{where}: expected a mapping with 'name' and 'grid', got {type(content).__name__}")
@@ -107,7 +109,7 @@ def parse(
     useless = [] if stored else _slips(content)
     for text in overrides or []:
         override(content, text)
-    modules = _load_plugins(content, where, folder, more_plugins)
+    modules = {} if stored else _load_plugins(content, where, folder, more_plugins)
     problems = checks.unknown_keys(content)
     spec = _with_series(_spec_or_problems(content, problems))
     problems += checks.of_names(spec)
@@ -122,6 +124,8 @@ def parse(
     study = replace(_resolve_all(spec, left, problems, doubles=changed), plugins=modules, place=folder)
     trials = study.trials.values()
     problems += checks.of_search(spec, trials) + ([] if changed else checks.of_trials(spec, trials))
+    if problems and stored and spec.plugins:
+        raise InputError(f"{problems_error(where, problems)}\n  {_not_imported(spec.plugins)}")
     if problems:
         raise problems_error(where, problems)
     return study
@@ -144,15 +148,23 @@ def _load_plugins(
     named = content.get("plugins") or []
     if not isinstance(named, list) or not all(isinstance(p, str) for p in named):
         return {}  # the schema says what is wrong
-    places = [plugins.absolute(p, folder or Path.cwd()) for p in named]
-    places += [plugins.absolute(p, Path.cwd()) for p in more]
-    if not places:
+    if not named and not more:
         return {}
-    content["plugins"] = list(dict.fromkeys(places))
     try:
+        places = [plugins.absolute(p, folder or Path.cwd()) for p in named]
+        places += [plugins.absolute(p, Path.cwd()) for p in more]
+        content["plugins"] = list(dict.fromkeys(places))
         return plugins.load(content["plugins"], folder)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+def _not_imported(named: Sequence[str]) -> str:
+    options = " ".join(f"--plugins {shlex.quote(name)}" for name in named)
+    return (
+        "It names plugins, and code that a store names is not imported: name the sweep's own file instead, or add "
+        f"what you trust: {options}"
+    )
 
 
 def _spec(content: Mapping[str, Any]) -> SweepFile:

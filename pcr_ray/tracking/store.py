@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
-from pcr_ray.text import first_line, is_plain, redact, redact_uri
+from pcr_ray.text import first_line, is_plain, redact_uri
 from pcr_ray.tracking.names import shown
 from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, SweepInfo, Tag, TrialRun
 
@@ -57,10 +57,11 @@ def tracking_uri(given: str | None = None) -> str:
 
 def uri_problem(uri: str) -> str | None:
     """What can be told on any machine. MLflow meets these with tracebacks or with minutes of silence."""
-    if not is_plain(uri) or any(c.isspace() for c in uri.partition("?")[0] if not uri.startswith("sqlite")):
-        return "it has a space, a NUL or bytes that are not UTF-8 in it"
+    # In the text of an error nobody could tell where a password with a space ends.
+    if not is_plain(uri) or (not uri.startswith("sqlite") and re.search(r"\s", uri)):
+        return "it has a space (write %20), a NUL or bytes that are not UTF-8 in it"
     if uri.startswith("sqlite"):
-        return None if re.match("sqlite:///.", uri) else "it names no file"
+        return None if re.match(r"sqlite:///[^?]", uri) else "it names no file"
     try:
         parts = urlsplit(uri)
         _ = parts.port  # raises where it is no port
@@ -68,17 +69,24 @@ def uri_problem(uri: str) -> str | None:
         return "its host or port cannot be"
     if parts.scheme.partition("+")[0] not in SCHEMES:
         return f"no scheme that is known ({', '.join(SCHEMES)})"
+    if not re.match(r"[\w+.-]+://", uri):
+        return "its scheme is not followed by ://"
     return "it names no host" if parts.scheme.startswith("http") and not parts.hostname else None
 
 
 def _problem_of_file(uri: str) -> str | None:
     """What can be told where the store is a file of this machine."""
-    if not uri.startswith("sqlite:///"):
+    file = _file(uri)
+    if file is None:
         return None
-    file = Path(uri.removeprefix("sqlite:///"))
     if file.is_dir():
         return "it names no file"
     return None if file.parent.is_dir() else f"there is no folder {file.parent}"
+
+
+def _file(uri: str) -> Path | None:
+    """Of a SQLite store. A query after it, such as ?timeout=60, is for the driver."""
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 def _configure() -> None:
@@ -120,6 +128,10 @@ class Store:
         self._client: Any = None
         self._experiment: str | None = None
 
+    def __str__(self) -> str:
+        """For people: without credentials."""
+        return redact_uri(self.uri)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"uri": self.uri, "_client": None, "_experiment": None}
 
@@ -148,8 +160,8 @@ class Store:
         from mlflow.exceptions import MlflowException
 
         location = None
-        if self.uri.startswith("sqlite:///"):  # artifacts beside the database
-            location = (Path(self.uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
+        if file := _file(self.uri):  # artifacts beside the database
+            location = (file.parent / "mlartifacts").as_uri()
         try:
             return self.client.create_experiment(EXPERIMENT, artifact_location=location)
         except MlflowException:  # another process was faster
@@ -161,8 +173,8 @@ class Store:
     @property
     def missing_file(self) -> Path | None:
         """The file of a SQLite store that does not exist yet."""
-        file = Path(self.uri.removeprefix("sqlite:///"))
-        return file if self.uri.startswith("sqlite:///") and not file.exists() else None
+        file = _file(self.uri)
+        return file if file and not file.exists() else None
 
     def open(self) -> None:
         """Reach the store or say clearly that it cannot be reached. A locked database is waited for."""
@@ -180,7 +192,7 @@ class Store:
                 raise
             except Exception as error:  # a driver that is not installed, a database of another version
                 raise InputError(
-                    f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n  {_advice(error)}"
+                    f"the tracking store {self} cannot be used: {first_line(error)}\n  {_advice(error)}"
                 ) from None
 
     @contextlib.contextmanager
@@ -195,10 +207,10 @@ class Store:
         except (MlflowException, OSError, SQLAlchemyError) as error:
             if any(words in str(error) for words in MISTAKES):
                 raise InputError(
-                    f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n  {_advice(error)}"
+                    f"the tracking store {self} cannot be used: {first_line(error)}\n  {_advice(error)}"
                 ) from None
             raise NotNowError(
-                f"the tracking store {redact(self.uri)} cannot be used: {first_line(error)}\n"
+                f"the tracking store {self} cannot be used: {first_line(error)}\n"
                 "  Start it and run the same command again, or name another with --tracking-uri or "
                 "MLFLOW_TRACKING_URI."
             ) from None
