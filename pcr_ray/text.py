@@ -1,4 +1,4 @@
-"""Words for people: near names, durations, and texts without credentials."""
+"""Words for people: near names, durations, texts without credentials, and texts that stay texts."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ def redact_uri(uri: str) -> str:
 def holds_credentials(uri: str) -> bool:
     """Whether a user name, password or key is in it. An '@' in the path of a file is none of these."""
     return "://" in uri and not re.match("(sqlite|file):///", uri) and redact_uri(uri) != uri
+
+
+def as_markdown(text: str) -> str:
+    """Text that Markdown leaves as text: no HTML, link, image or code block begins in it. Ordinary names stay as is."""
+    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+    text = re.sub(r"(\][ \t]*)\(", r"\1\\(", text)  # MLflow's Markdown allows the space
+    text = text.replace("]:", "]&#58;")  # else it says where links of this name lead
+    return re.sub(r"^([ \t]*)(```|~~~)", r"\1\\\2", text, flags=re.MULTILINE)
 
 
 def is_plain(text: str) -> bool:

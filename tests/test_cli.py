@@ -7,12 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from types import SimpleNamespace
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from pcr_ray import ui
 from pcr_ray.cli import COMMANDS, main
 from pcr_ray.config import TrialConfig
 from pcr_ray.console import Screen, run
@@ -152,3 +157,24 @@ def test_a_terminal_breaks_lines_between_words_and_a_pipe_gets_them_whole() -> N
         out = io.StringIO()
         Screen(file=out, width=40, force_terminal=terminal, color_system=None).print(text, soft_wrap=True, markup=False)
         assert out.getvalue().splitlines() == lines
+
+
+def test_the_ui_is_waited_for_on_this_machine_whatever_proxy_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the proxies of its first use
+    monkeypatch.setattr(ui, "PATIENCE", 20)
+    running: Any = SimpleNamespace(poll=lambda: None)
+    (tmp_path / "log").touch()
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ui._wait(running, f"http://127.0.0.1:{server.server_port}", tmp_path / "log")
+        server.shutdown()

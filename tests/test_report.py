@@ -95,7 +95,7 @@ def test_the_description_of_a_sweeps_run_begins_with_the_answer(filled) -> None:
     store, study, _ = filled
     words, rest = document.note(collect(study, store))
     assert words.startswith("PCR leads FINE-TUNE at buffer 50 and 100 by 45.0")
-    assert rest.startswith("| method |") and "The question: Is <PCR> better & why?" in rest and words not in rest
+    assert rest.startswith("| method |") and "The question: Is &lt;PCR> better & why?" in rest and words not in rest
 
 
 def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> None:

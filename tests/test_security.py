@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 import yaml
 
 from pcr_ray import ui
-from pcr_ray.analysis.render import Code, Grid, Heading, Items, Paragraph, page
+from pcr_ray.analysis.render import Code, Grid, Heading, Items, Paragraph, Picture, markdown, page
 from pcr_ray.cli import main
 from pcr_ray.console import run
 from pcr_ray.errors import InputError, NotNowError
@@ -81,12 +82,52 @@ def test_reports_show_names_and_values_as_text() -> None:
     assert "<script" not in written and written.count("&lt;script&gt;") == 8  # the title is there twice
 
 
+MARKDOWN = [
+    HOSTILE, "<img src=x onerror=alert(1)>", "![](http://there/x.png)", "![x] (http://there/x.png)",
+    "[x](javascript:alert(1))", "<javascript:alert(1)>", "[x]: http://there\n\n[x] and ![x]", "a|b", "</td>",
+    "```\n<script>\n```", "x](http://there) ![y", "~~~~", "```````", "<!-- x", "a\\](http://there)",
+]  # fmt: skip
+
+
+def html_of(written: str) -> str:
+    """As a viewer shows Markdown that lets HTML through."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    parser.validateLink = lambda url: True  # type: ignore[method-assign]
+    return parser.render(written)
+
+
+@pytest.mark.parametrize("text", MARKDOWN)
+def test_reports_in_markdown_show_names_and_values_as_text(text: str) -> None:
+    grid = Grid([text, "b"], [[text, "1"], ["er_ace", f"2\n{text}"]], bold=frozenset({(0, 1)}))
+    line = text.replace("\n", " ")
+    blocks = [Heading(line), Paragraph(text), Items([line]), Code(text), Picture("a.png", line, b"", b""), grid]
+    shown = html_of(markdown(line, [*blocks, Heading("End")]))
+    tags = re.findall(r"<(\w+)", shown)
+    assert set(tags) <= {"h1", "h2", "p", "ul", "li", "pre", "code", "table", "thead", "tbody", "tr", "th", "td",
+                         "strong", "br", "img"}  # fmt: skip
+    assert tags.count("td") == 4 and tags.count("th") == 2 and tags.count("pre") == 1 and "<h2>End</h2>" in shown
+    assert shown.count("</td>") == 4 and "<!--" not in shown
+    assert all('src="a.png"' in tag for tag in re.findall("<img[^>]*", shown)), "its own figure alone"
+
+
+def test_ordinary_names_and_values_stay_as_they_are_in_markdown() -> None:
+    text = "er_ace (NCM), betas [0.9, 0.999], p < 0.05, p <0.001, x > 1 & y: 3 ± 1 †, `--rerun changed`, a*b, #1 ~ 2"
+    written = markdown("Sweep a_b", [Heading(text), Paragraph(text), Items([text]), Code(text), Grid([text], [[text]])])
+    expected = (
+        f"# Sweep a_b\n\n## {text}\n\n{text}\n\n- {text}\n\n```\n{text}\n```\n\n| {text} |\n| --- |\n| {text} |\n"
+    )
+    assert written == expected
+
+
 def test_the_description_in_mlflow_holds_no_html(tmp_path: Path) -> None:
-    study = load(sweep_file(tmp_path, description=HOSTILE))
+    study = load(sweep_file(tmp_path, description=f"{HOSTILE} ![](http://there/x.png)"))
     store = Store(f"sqlite:///{tmp_path}/mlflow.db")
     run = SweepRun(store, study)
     run.begin()
-    assert store.client.get_run(run.run_id).data.tags[Tag.NOTE].startswith("&lt;script>")
+    note = store.client.get_run(run.run_id).data.tags[Tag.NOTE]
+    assert note.startswith("&lt;script>") and "<img" not in html_of(note)
 
 
 def test_passwords_in_the_reason_of_a_failure_do_not_reach_the_record(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pcr_ray.errors import InputError
 from pcr_ray.study.cells import Panel
 from pcr_ray.study.load import Study
 from pcr_ray.study.search import describe
-from pcr_ray.text import count, grouped
+from pcr_ray.text import as_markdown, count, grouped
 from pcr_ray.tracking.sweep_run import FIGURES
 
 SEARCH = "search.csv"
@@ -136,7 +136,7 @@ def note(answer: Answer) -> tuple[str, str]:
         blocks.append(Paragraph(f"The question: {spec.report.question.strip()}"))
     if spec.description:
         blocks.append(Paragraph(spec.description.strip()))
-    return "\n\n".join(said), markdown("", blocks)
+    return "\n\n".join(map(as_markdown, said)), markdown("", blocks)
 
 
 def _figures(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pcr_ray.text import as_markdown
 
 
 @dataclass(frozen=True)
@@ -70,21 +73,23 @@ code, pre { background: #f4f4f4 } pre { padding: .8rem; overflow-x: auto } u { t
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
-    parts = [f"# {title}"] if title else []
+    """As `page`, it shows names and values as text."""
+    parts = [f"# {as_markdown(title)}"] if title else []
     for block in blocks:
         match block:
             case Heading(text, level):
-                parts.append(f"{'#' * level} {text}")
+                parts.append(f"{'#' * level} {as_markdown(text)}")
             case Paragraph(text):
-                parts.append(text)
+                parts.append(as_markdown(text))
             case Items(texts):
-                parts.append("\n".join(f"- {t}" for t in texts))
+                parts.append("\n".join(f"- {as_markdown(t)}" for t in texts))
             case Grid():
                 parts.append(_markdown_table(block))
             case Picture(file, alt):
-                parts.append(f"![{alt}]({file})")
+                parts.append(f"![{as_markdown(alt)}]({file})")
             case Code(text):
-                parts.append(f"```\n{text}\n```")
+                fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`{3,}", text))])  # longer than any inside
+                parts.append(f"{fence}\n{text}\n{fence}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -92,11 +97,11 @@ def _markdown_table(grid: Grid) -> str:
     """The second best is in italics: Markdown does not underline."""
 
     def cell(i: int, j: int, text: str) -> str:
-        first, *rest = text.replace("|", "\\|").split("\n")
+        first, *rest = as_markdown(text).replace("|", "\\|").split("\n")
         mark = "**" if (i, j) in grid.bold else "*" if (i, j) in grid.second else ""
         return "<br>".join([f"{mark}{first}{mark}", *rest])
 
-    lines = [list(grid.header), ["---"] + ["---:"] * (len(grid.header) - 1)]
+    lines = [[cell(-1, j, t) for j, t in enumerate(grid.header)], ["---"] + ["---:"] * (len(grid.header) - 1)]
     lines += [[cell(i, j, t) for j, t in enumerate(row)] for i, row in enumerate(grid.rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

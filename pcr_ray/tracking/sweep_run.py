@@ -17,6 +17,7 @@ from pathlib import Path
 from pcr_ray import __version__
 from pcr_ray.provenance import commit
 from pcr_ray.study.load import Study
+from pcr_ray.text import as_markdown
 from pcr_ray.tracking import views
 from pcr_ray.tracking.runs import TAG_LIMIT, VERSIONS, Status, Tag, TrialRun, source_tags
 from pcr_ray.tracking.store import Store
@@ -65,7 +66,7 @@ class SweepRun:
         client.update_run(self.run_id, status=Status.RUNNING)
         tags = {Tag.COMMIT: commit() or ""} | source_tags("pcr-ray sweep")
         if Tag.NOTE not in client.get_run(self.run_id).data.tags:  # later it is the answer so far
-            tags[Tag.NOTE] = _without_html(self.study.spec.description)
+            tags[Tag.NOTE] = as_markdown(self.study.spec.description)
         sign = {"time": time.time(), "host": socket.gethostname(), "headline": "starting"}
         sign |= {"place": place} if place else {}
         tags[Tag.PROGRESS] = json.dumps(sign)
@@ -108,12 +109,12 @@ class SweepRun:
             monitor.finish()
 
     def conclude(self, folder: Path, status: Status, note: tuple[str, str], summary: Summary | None = None) -> None:
-        """Upload the report, describe the run by it, and close the run. `note`: the answer in words, and the rest."""
+        """Upload the report, describe the run by it, and close the run. `note`: answer and rest, as Markdown."""
         from mlflow.entities import Metric, RunTag
 
         client, now = self.store.client, int(time.time() * 1000)
         links = views.markdown(self.store.experiment, self.run_id, self.study.name)
-        words, rest = map(_without_html, note)
+        words, rest = note
         text = "\n\n".join(part for part in (words, links, rest) if part)  # words first: the UI folds all but 4 lines
         numbers, leader = summary or ({}, "")
         tags = {Tag.NOTE: text[:TAG_LIMIT], Tag.LEADER: leader}
@@ -141,11 +142,6 @@ class SweepRun:
         with contextlib.suppress(Exception):  # a sweep that had nothing to run has none
             self.store.client.delete_tag(self.run_id, Tag.PROGRESS)
         self.store.client.set_terminated(self.run_id, status=status)
-
-
-def _without_html(markdown: str) -> str:
-    """Names and values of a sweep are text, whatever a browser might read into them."""
-    return markdown.replace("<", "&lt;").replace("&lt;br>", "<br>")  # which our tables have, and does no harm
 
 
 def versions() -> dict[str, str]:
