@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
-import pickle
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -45,7 +45,7 @@ def _readable_errors() -> Iterator[None]:
         yield
     except Exception as error:
         try:
-            pickle.loads(pickle.dumps(error))  # nosec B301: made in this line
+            copy.deepcopy(error)  # made anew as unpickling does it
         except Exception:
             text = f"{type(error).__name__}: {error}"
             raise RuntimeError(text).with_traceback(error.__traceback__) from None
