@@ -101,8 +101,8 @@ def _search(study: Study, store: Store, options: RunOptions) -> Study:
     def run_all(tuning: Study) -> bool:
         with folders.held(options.folder(tuning.name), tuning.name):
             if options.rerun == "all":  # begun with the study's own: interrupted, it does no round again
-                began, its = (options.folder(s.name) / ".rerun-all" for s in (study, tuning))
-                its.write_text(str(driver._since(began)))
+                began, its = (options.folder(s.name) / driver.RERUN_ALL for s in (study, tuning))
+                its.write_text(str(driver.rerun_since(began)))
             result = driver.execute(tuning, store, options)
         with store.guarded():
             result.sweep_run.close(result.status)

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from pcr_ray.errors import InputError
+
 INSTALLED = {"site-packages", "dist-packages"}
 STANDARD = sysconfig.get_path("stdlib")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -66,7 +68,7 @@ def module_file(module: str) -> Path | None:
 def _imports(file: Path, module: str) -> list[str]:
     names = []
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in ast.walk(_tree(file)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -84,7 +86,7 @@ def digest(file: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _digest(file: Path, mtime: int, size: int) -> str:
-    tree = ast.parse(file.read_bytes())
+    tree = _tree(file)
     for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
             node.body = node.body[1:]
@@ -95,3 +97,10 @@ def shown(module: str, file: Path) -> str:
     """As a person looks for it: from the folder of the module's top package on."""
     depth = module.count(".") + 1 + (file.name == "__init__.py")
     return "/".join(file.parts[-depth:])
+
+
+def _tree(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError) as error:  # a NUL is a ValueError in older Pythons
+        raise InputError(f"{file} is part of a trial's code and cannot be read as Python: {error}") from None

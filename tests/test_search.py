@@ -11,7 +11,7 @@ import pytest
 from pcr_ray import api
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError
-from pcr_ray.execution import search
+from pcr_ray.execution import driver, search
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study import load as study_files
 from pcr_ray.study.load import Study
@@ -121,13 +121,16 @@ def test_settings_stay_in_their_space(store: Store, tmp_path: Path) -> None:
     assert 25 <= below <= 55, "half of them below the middle of the logarithms"
 
 
-def test_without_any_score_the_search_says_so(store: Store, tmp_path: Path) -> None:
+def test_without_any_score_the_search_says_so(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = CONTENT | {"search": {"samples": 2, "space": {"lr": {"uniform": [0.6, 0.9]}}, "tune_on": {"tasks": 1}}}
     study = study_files.parse(content, "a file")
     with pytest.raises(InputError, match=r"no setting tried for method pcr has a score.*--rerun failed"):
         search.settle(study, store, Runner(store, tmp_path))
     with pytest.raises(InputError, match="no setting tried"):  # nothing is tried again unasked
         search.settle(study, store, Runner(store, tmp_path, mended=True))
+    options = RunOptions(out=str(tmp_path), data_root=str(tmp_path), tracking_uri=store.uri, rerun="failed")
+    driver.preview(study, options)
+    assert "4 trials" in (told := capsys.readouterr().out) and "4 to run" in told
     again = Runner(store, tmp_path, mended=True)
     done = search.settle(study, store, again, "failed")
     assert len(again.ran) == 4 and [c.value for c in done.spec.search.chosen] == [50.0, 50.0]  # type: ignore[union-attr]

@@ -17,8 +17,10 @@ from pcr_ray.errors import InputError
 from pcr_ray.execution import tuner
 from pcr_ray.execution.callback import TuneTracker
 from pcr_ray.execution.options import RunOptions
+from pcr_ray.provenance import code_of
 from pcr_ray.study import load as study_files
 from pcr_ray.study.schema import Resources
+from tests.sweeping import sweep_file
 
 TRIALS = 50
 
@@ -112,3 +114,11 @@ def test_a_trainable_that_cannot_be_imported_is_the_users_to_mend(
     with pytest.raises(InputError, match=f"trainable: '{name}' cannot be imported: {message}"):
         tuner.check_trainable(name)
         tuner.load_trainable(name)
+
+
+def test_a_file_of_a_trials_code_that_is_no_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sound_trainable.py").write_text("import broken_helper\n")
+    (tmp_path / "broken_helper.py").write_text("def f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"broken_helper\.py is part of a trial's code and cannot be read as Python"):
+        code_of(next(iter(study_files.load(sweep_file(tmp_path)).trials.values())), "sound_trainable:Thing")

@@ -33,6 +33,7 @@ from pcr_ray.tracking.spool import Spool
 from pcr_ray.tracking.store import Store, tracking_uri
 from pcr_ray.tracking.sweep_run import SweepRun
 
+RERUN_ALL = ".rerun-all"  # in the sweep's folder, until all of it has run again
 LAST_WORDS = 20.0  # seconds for MLflow when the cluster's head is gone
 
 
@@ -59,7 +60,7 @@ def preview(study: Study, options: RunOptions) -> None:
     """The plan and a forecast; refuses what a run would refuse, and leaves nothing behind."""
     store = Store(tracking_uri(options.tracking_uri))
     if searched(study.spec.search):
-        study = _next_of_search(study, store)
+        study = _next_of_search(study, store, options.rerun)
     if store.missing_file:  # do not make a database for a look
         plan = make_plan(study, None, options.root, rerun=options.rerun)
     else:
@@ -79,14 +80,15 @@ def preview(study: Study, options: RunOptions) -> None:
             available(trial, options.root, study.place)
 
 
-def _next_of_search(study: Study, store: Store) -> Study:
+def _next_of_search(study: Study, store: Store, rerun: str | None) -> Study:
     """The round of trials that comes next, or the final trials where all settings are chosen."""
     console.print(describe(study), markup=False, soft_wrap=True)
     if not store.missing_file:
         store.open()
     try:
         with store.guarded():
-            return search.settle(study, store)
+            # Of `changed` and `all` the rounds that have ended are not shown: there may be nothing to do in them.
+            return search.settle(study, store, rerun=rerun if rerun == "failed" else None)
     except search.Unfinished as error:
         console.print(f"then {count(len(study.trials), 'trial')} with what it finds", markup=False)
         return error.round
@@ -112,8 +114,8 @@ def execute(study: Study, store: Store, options: RunOptions, *, scheduler: Any =
     courier = Courier(spool, store, study.name, lambda: sweep_run.run_id)
     with store.guarded():
         courier.deliver_all()
-        stamp = folder / ".rerun-all"
-        since = _since(stamp) if options.rerun == "all" else math.inf
+        stamp = folder / RERUN_ALL
+        since = rerun_since(stamp) if options.rerun == "all" else math.inf
         plan = make_plan(study, store, options.root, spooled=spool.finished(), rerun=options.rerun, since=since)
     _show(plan, store)
     if plan.todo:
@@ -171,7 +173,7 @@ def _begin(plan: Plan, sweep_run: SweepRun, options: RunOptions) -> None:
     sweep_run.begin(plan.runs.values(), {name: text for name, text in prints.items() if text}, place)
 
 
-def _since(stamp: Path) -> float:
+def rerun_since(stamp: Path) -> float:
     """When a `--rerun all` began: interrupted, it goes on with what it has not run again yet."""
     with contextlib.suppress(OSError, ValueError):  # none, or one that a full disk cut short
         return float(stamp.read_text())
