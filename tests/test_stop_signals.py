@@ -103,7 +103,7 @@ def test_a_print_that_the_signal_interrupts_does_not_fail(monkeypatch: pytest.Mo
 
 class Recorded(SweepRun):
     def __init__(self, begun: bool) -> None:
-        self._run_id = "1" if begun else None
+        self.begun, self._run_id = begun, "1"  # a run that is known and not begun here may be another driver's
         self.closed: list[Status] = []
 
     def close(self, status: Status) -> None:
