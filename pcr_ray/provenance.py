@@ -88,8 +88,11 @@ def _code(method: str, dataset: str, trainable: str) -> Code:
                 f"{kind} '{name}' is defined in {module}, which workers cannot import: put it into a file of its "
                 "own and name that with plugins"
             )
-    files = sources.closure(roots, WITHOUT_EFFECT)
-    found = {sources.shown(module, file): sources.digest(file) for module, file in files.items()}
+    try:
+        files = sources.closure(roots, WITHOUT_EFFECT)
+        found = {sources.shown(module, file): sources.digest(file) for module, file in files.items()}
+    except SyntaxError as error:
+        raise InputError(f"{error.filename} is part of a trial's code and cannot be read as Python: {error}") from None
     found["torch"] = metadata.version("torch").partition("+")[0]
     return Code(__version__, commit(), dict(sorted(found.items())))
 

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from pcr_ray.errors import InputError
-
 INSTALLED = {"site-packages", "dist-packages"}
 STANDARD = sysconfig.get_path("stdlib")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -100,7 +98,5 @@ def shown(module: str, file: Path) -> str:
 
 
 def _tree(file: Path) -> ast.Module:
-    try:
-        return ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError) as error:  # a NUL is a ValueError in older Pythons
-        raise InputError(f"{file} is part of a trial's code and cannot be read as Python: {error}") from None
+    """Raises SyntaxError with the file's name where it is no Python."""
+    return ast.parse(file.read_bytes(), str(file))
