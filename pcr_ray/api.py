@@ -31,7 +31,8 @@ from pcr_ray.study.schema import NAME
 from pcr_ray.study.search import describe, searched
 from pcr_ray.text import did_you_mean, first_line, redact_uri
 from pcr_ray.tracking.runs import Status
-from pcr_ray.tracking.store import Store, tracking_uri
+from pcr_ray.tracking.store import Store
+from pcr_ray.tracking.uri import tracking_uri
 
 if TYPE_CHECKING:
     import pandas as pd

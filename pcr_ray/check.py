@@ -19,7 +19,8 @@ from pcr_ray import plugins
 from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import InputError
 from pcr_ray.text import count, first_line
-from pcr_ray.tracking.store import Store, tracking_uri
+from pcr_ray.tracking.store import Store
+from pcr_ray.tracking.uri import tracking_uri
 
 OURS = str(Path(__file__).parent)
 PACKAGES = ("torch", "torchvision", "ray", "mlflow")

@@ -17,7 +17,7 @@ from pcr_ray.execution.options import RunOptions
 from pcr_ray.study.load import Study, load
 from pcr_ray.study.reader import read_yaml
 from pcr_ray.text import did_you_mean, holds_credentials, redact, redact_uri
-from pcr_ray.tracking.store import uri_problem
+from pcr_ray.tracking.uri import uri_problem
 
 THE_BACKENDS = ("address", "ship")  # options of a sweep that are the backend's to say
 READABLE = "the options of a job can be read by others, and this one holds credentials"

@@ -25,7 +25,8 @@ from pcr_ray.methods import METHODS
 from pcr_ray.study.load import load
 from pcr_ray.study.schema import SweepFile
 from pcr_ray.text import redact
-from pcr_ray.tracking.store import Store, tracking_uri
+from pcr_ray.tracking.store import Store
+from pcr_ray.tracking.uri import tracking_uri
 from pcr_ray.train import parser, trial_config
 
 # Of CPU, which a busy machine does not change; and by the clock, for what waits instead.

@@ -66,7 +66,8 @@ from ray.tune.schedulers import ASHAScheduler
 from pcr_ray import api
 from pcr_ray.execution import driver
 from pcr_ray.execution.options import RunOptions
-from pcr_ray.tracking.store import Store, tracking_uri
+from pcr_ray.tracking.store import Store
+from pcr_ray.tracking.uri import tracking_uri
 
 study, options = api.load("tiny.yaml"), RunOptions(data_root=sys.argv[1])
 scheduler = ASHAScheduler(metric="average_accuracy", mode="max", max_t=2, grace_period=1, reduction_factor=2)

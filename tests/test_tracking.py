@@ -25,8 +25,9 @@ from pcr_ray.tracking import courier as courier_module
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import TRIAL_INPUT, Status, read_param
 from pcr_ray.tracking.spool import Spool
-from pcr_ray.tracking.store import Store, tracking_uri
+from pcr_ray.tracking.store import Store
 from pcr_ray.tracking.sweep_run import SweepRun
+from pcr_ray.tracking.uri import tracking_uri
 from tests.recorded import code, deliver
 
 CONTENT: dict[str, Any] = {

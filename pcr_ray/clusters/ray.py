@@ -29,7 +29,7 @@ from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
 from pcr_ray.provenance import packages
 from pcr_ray.text import holds_credentials, redact, redact_uri
-from pcr_ray.tracking.store import uri_problem
+from pcr_ray.tracking.uri import uri_problem
 
 PATIENCE = 5  # seconds for the first answer
 STOPPED = NotNowError.exit_code

@@ -30,8 +30,9 @@ from pcr_ray.text import count, redact
 from pcr_ray.tracking.courier import Courier
 from pcr_ray.tracking.runs import Status, TrialRun
 from pcr_ray.tracking.spool import Spool
-from pcr_ray.tracking.store import Store, tracking_uri
+from pcr_ray.tracking.store import Store
 from pcr_ray.tracking.sweep_run import SweepRun
+from pcr_ray.tracking.uri import tracking_uri
 
 RERUN_ALL = ".rerun-all"  # in the sweep's folder, until all of it has run again
 LAST_WORDS = 20.0  # seconds for MLflow when the cluster's head is gone

@@ -1,4 +1,4 @@
-"""MLflow is the record: where it is, how runs of sweeps and trials are found in it. Never prints credentials."""
+"""MLflow is the record: how runs of sweeps and trials are found in it. Never prints credentials."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ import gc
 import json
 import logging
 import os
-import re
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
-from pcr_ray.text import first_line, is_plain, redact_uri
+from pcr_ray.text import first_line, redact_uri
 from pcr_ray.tracking.names import shown
 from pcr_ray.tracking.runs import EXPERIMENT, TRIAL_INPUT, VERSIONS, Status, SweepInfo, Tag, TrialRun
+from pcr_ray.tracking.uri import sqlite_file
 
 PAGE = 1000
 # Each request goes through all inputs of the store once, 0.3 s with 20,000 runs; one of 500 takes a server 1 s in
 # all, far below the timeout.
 IDENTITIES_PER_REQUEST = 500
-SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 CONNECT_ATTEMPTS = 4  # at a database, within 1.5 s; MLflow's own 10 take 100 s
 LOCKED_PATIENCE = 60.0  # seconds that a locked database is waited for at the start
 MISTAKES = ("file is not a database", "out-of-date database schema", "Can't load plugin", "maintenance mode")
@@ -39,54 +37,6 @@ SETTINGS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-
-
-def tracking_uri(given: str | None = None) -> str:
-    """`--tracking-uri`, else MLFLOW_TRACKING_URI, else mlflow.db in the working directory; absolute."""
-    uri = given or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
-    if uri.startswith("sqlite:///"):
-        uri = f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
-    if problem := uri_problem(uri) or _problem_of_file(uri):
-        raise InputError(
-            f"tracking URI '{redact_uri(uri)}': {problem}\n  Expected: http://HOST:PORT, sqlite:///FILE or another "
-            "database's URI, such as postgresql+psycopg2://USER:PASSWORD@HOST/NAME (in a password, %XX for all but "
-            "letters and digits)."
-        )
-    return uri
-
-
-def uri_problem(uri: str) -> str | None:
-    """What can be told on any machine. MLflow meets these with tracebacks or with minutes of silence."""
-    # In the text of an error nobody could tell where a password with a space ends.
-    if not is_plain(uri) or (not uri.startswith("sqlite") and re.search(r"\s", uri)):
-        return "it has a space (write %20), a NUL or bytes that are not UTF-8 in it"
-    if uri.startswith("sqlite"):
-        return None if re.match(r"sqlite:///[^?]", uri) else "it names no file"
-    try:
-        parts = urlsplit(uri)
-        _ = parts.port  # raises where it is no port
-    except ValueError:  # its text may hold a piece of the password
-        return "its host or port cannot be"
-    if parts.scheme.partition("+")[0] not in SCHEMES:
-        return f"no scheme that is known ({', '.join(SCHEMES)})"
-    if not re.match(r"[\w+.-]+://", uri):
-        return "its scheme is not followed by ://"
-    return "it names no host" if parts.scheme.startswith("http") and not parts.hostname else None
-
-
-def _problem_of_file(uri: str) -> str | None:
-    """What can be told where the store is a file of this machine."""
-    file = _file(uri)
-    if file is None:
-        return None
-    if file.is_dir():
-        return "it names no file"
-    return None if file.parent.is_dir() else f"there is no folder {file.parent}"
-
-
-def _file(uri: str) -> Path | None:
-    """Of a SQLite store. A query after it, such as ?timeout=60, is for the driver."""
-    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 def _configure() -> None:
@@ -160,7 +110,7 @@ class Store:
         from mlflow.exceptions import MlflowException
 
         location = None
-        if file := _file(self.uri):  # artifacts beside the database
+        if file := sqlite_file(self.uri):  # artifacts beside the database
             location = (file.parent / "mlartifacts").as_uri()
         try:
             return self.client.create_experiment(EXPERIMENT, artifact_location=location)
@@ -173,7 +123,7 @@ class Store:
     @property
     def missing_file(self) -> Path | None:
         """The file of a SQLite store that does not exist yet."""
-        file = _file(self.uri)
+        file = sqlite_file(self.uri)
         return file if file and not file.exists() else None
 
     def open(self) -> None:
