@@ -18,8 +18,10 @@ from pcr_ray.learner import Learner
 from pcr_ray.listing import presets_markdown
 from pcr_ray.methods import METHODS
 from pcr_ray.study import load as sweepfile
+from pcr_ray.study.paper import row_of
 from pcr_ray.study.presets import PRESETS, preset
 from pcr_ray.study.resolve import ConfigProblems, resolve
+from pcr_ray.study.search import combinations, tuning_trials
 from pcr_ray.train import parser, trial_config
 
 NAMES = pytest.mark.parametrize("name", PRESETS)
@@ -127,6 +129,36 @@ def test_a_sweep_files_preset_differs_by_method_and_grid_and_adjust_win() -> Non
     assert {t.method: (t.lr, t.head) for t in trials} == {
         "er": (0.1, "linear"), "derpp": (0.01, "linear"), "iid": (0.01, "linear")
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["presets: [paper]", "fixed: {preset: paper}", "fixed: {buffer: 1000}"])
+def test_a_rule_may_give_some_trials_another_preset(file: str) -> None:
+    rule = "{when: {method: derpp}, set: {preset: mammoth, lr: 0.5}}"
+    grid = "{method: [er, derpp], augment: [none], seed: [0]}"
+    found = sweep(f"{{name: a, {file}, grid: {grid}, adjust: [{rule}]}}")
+    trial = next(t for t in found.trials.values() if t.method == "derpp")
+    own = {"method": "derpp", "preset": "mammoth", "lr": 0.5, "augment": "none"}
+    assert trial == resolve(own) and (trial.softmax, trial.normalise) == ("all", True)
+
+
+def test_a_preset_speaks_of_the_memory_that_a_rule_or_a_search_gives() -> None:
+    file = "name: a, fixed: {preset: mammoth, dataset: digits}, grid: {method: [derpp], seed: [0]}"
+    found = sweep(f"{{{file}, adjust: [{{when: {{method: derpp}}, set: {{buffer: 6000}}}}]}}")
+    assert [t.params for t in found.trials.values()] == [{"alpha": 0.1, "beta": 1.0}]
+    found = sweep(
+        f"{{{file}, search: {{samples: 1, tune_on: {{tasks: 1}}, space: {{buffer: {{integer: [100, 9000]}}}}}}}}"
+    )
+    ((_, given),) = combinations(found.spec)
+    assert [t.params for t in tuning_trials(found, given, {"buffer": 6000}).values()] == [{"alpha": 0.1, "beta": 1.0}]
+
+
+def test_the_papers_number_does_not_stand_beside_another_preset_that_a_rule_gives() -> None:
+    row = "{preset: paper, method: er, value: 46.1}"
+    file = f"name: a, presets: [paper], grid: {{method: [er], seed: [0]}}, report: {{paper: [{row}]}}"
+    for rule, shown in (("lr: 0.03", True), ("preset: aml", False)):
+        found = sweep(f"{{{file}, adjust: [{{when: {{method: er}}, set: {{{rule}}}}}]}}")
+        (trial,) = found.trials.values()
+        assert (row_of(found.spec, trial, "softmax") is not None) == shown
 
 
 def test_a_grid_may_vary_the_preset_and_only_what_the_file_varies_splits_tables() -> None:
