@@ -182,12 +182,20 @@ def test_a_rule_sees_what_a_preset_says() -> None:
     [
         ([], {"params.alpha": 0.2, "params.beta": 0.5, "lr": 0.03}),
         (["--buffer", "200"], {"params.alpha": 0.1, "lr": 0.03}),
+        (["--buffer", "1_000"], {"buffer": 1000, "params.alpha": 0.2}),
+        (["--buffer", "6000.0"], {"buffer": 6000, "params.beta": 1.0}),
         (["--params", "alpha=0.9", "--lr", "0.5"], {"params.alpha": 0.9, "params.beta": 0.5, "lr": 0.5}),
     ],
 )
 def test_train_starts_from_a_preset(options: list[str], expected: dict[str, Any]) -> None:
     config = trial_config(parser().parse_args(["--preset", "mammoth", "--method", "derpp", *options]))
     assert {k: config.flat()[k] for k in expected} == expected
+
+
+@pytest.mark.parametrize("buffer", ["9" * 5000, "many"])
+def test_a_memory_that_is_no_number_is_one_message(buffer: str) -> None:
+    with pytest.raises(InputError, match="1 problem\n  - buffer: "):
+        trial_config(parser().parse_args(["--preset", "mammoth", "--method", "derpp", "--buffer", buffer]))
 
 
 # What is shown.
