@@ -108,6 +108,27 @@ def test_what_is_given_wins_over_the_preset() -> None:
         assert (config.lr, config.params, config.augment) == (0.2, {"alpha": 0.7, "beta": 1.0}, "crop_flip")
 
 
+@pytest.mark.parametrize("name", ["survey", "mir", "gmed"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"augment": "crop_flip"}, ("crop_flip", "both")),
+        ({"views": "augmented"}, ("paper", "augmented")),
+        ({"augment": "dvc", "views": "augmented"}, ("dvc", "augmented")),
+        ({"augment": "paper", "views": "original"}, ("none", "original")),
+        ({"augment": "none"}, ("none", "original")),
+        ({}, ("none", "original")),
+    ],
+)
+def test_an_augmentation_that_is_given_wins_over_a_preset_without_one(
+    name: str, given: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    raw = {"preset": name, "method": "er", **given}
+    fixed = "{" + ", ".join(f"{k}: {v}" for k, v in raw.items()) + "}"
+    (trial,) = sweep(f"{{name: a, fixed: {fixed}, grid: {{seed: [0]}}}}").trials.values()
+    assert trial == resolve(raw) and (trial.augment, trial.views) == expected
+
+
 def test_the_name_is_a_label_and_no_part_of_the_identity(root: Path) -> None:
     named = resolve({"preset": "survey", "method": "er", "fraction": 0.02, "buffer": 20})
     spelled_out = resolve({k: v for k, v in named.model_dump().items() if k != "preset"})

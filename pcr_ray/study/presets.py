@@ -241,4 +241,8 @@ def preset_fields(name: str, given: Fields) -> dict[str, Any]:
     if name not in PRESETS:
         return {}
     method, buffer = (given.get(k, TrialConfig.model_fields[k].default) for k in ("method", "buffer"))
-    return PRESETS[name].fields_for(method, buffer)
+    fields = PRESETS[name].fields_for(method, buffer)
+    if given.get("augment", "none") == "none" and given.get("views", "original") == "original":
+        return fields
+    # It takes two fields to say "no augmentation": the one that is not given would make the other one idle.
+    return {k: v for k, v in fields.items() if (k, v) not in (("augment", "none"), ("views", "original"))}
