@@ -231,6 +231,8 @@ def test_presets_are_listed_with_sources_and_shown_with_their_fields(capsys: pyt
     assert "github.com/aimagelab/mammoth" in shown and "params.alpha: 0.2" in shown and "lr: 0.03" in shown
     assert run(main, ["presets", "mamoth"]) == 2
     assert "did you mean 'mammoth'" in capsys.readouterr().err
+    page = presets_markdown()
+    assert all(f"| [{n}](#{n}) | {n} |" in page for n in ("ocm", "scr"))  # the methods that the source has
 
 
 @NAMES

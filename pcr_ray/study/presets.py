@@ -92,6 +92,7 @@ PRESETS: dict[str, Preset] = {
             "augment": "ocm",
             "softmax": "all",
         },
+        methods={"ocm": {}},
     ),
     "resnet18_adam": Preset(
         "the same setting of the PCR paper's second accuracy table, with what its text does not name as in PCR's own "
