@@ -18,8 +18,10 @@ from pcr_ray.learner import Learner
 from pcr_ray.listing import presets_markdown
 from pcr_ray.methods import METHODS
 from pcr_ray.study import load as sweepfile
+from pcr_ray.study.paper import row_of
 from pcr_ray.study.presets import PRESETS, preset
 from pcr_ray.study.resolve import ConfigProblems, resolve
+from pcr_ray.study.search import combinations, tuning_trials
 from pcr_ray.train import parser, trial_config
 
 NAMES = pytest.mark.parametrize("name", PRESETS)
@@ -106,6 +108,27 @@ def test_what_is_given_wins_over_the_preset() -> None:
         assert (config.lr, config.params, config.augment) == (0.2, {"alpha": 0.7, "beta": 1.0}, "crop_flip")
 
 
+@pytest.mark.parametrize("name", ["survey", "mir", "gmed"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"augment": "crop_flip"}, ("crop_flip", "both")),
+        ({"views": "augmented"}, ("paper", "augmented")),
+        ({"augment": "dvc", "views": "augmented"}, ("dvc", "augmented")),
+        ({"augment": "paper", "views": "original"}, ("none", "original")),
+        ({"augment": "none"}, ("none", "original")),
+        ({}, ("none", "original")),
+    ],
+)
+def test_an_augmentation_that_is_given_wins_over_a_preset_without_one(
+    name: str, given: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    raw = {"preset": name, "method": "er", **given}
+    fixed = "{" + ", ".join(f"{k}: {v}" for k, v in raw.items()) + "}"
+    (trial,) = sweep(f"{{name: a, fixed: {fixed}, grid: {{seed: [0]}}}}").trials.values()
+    assert trial == resolve(raw) and (trial.augment, trial.views) == expected
+
+
 def test_the_name_is_a_label_and_no_part_of_the_identity(root: Path) -> None:
     named = resolve({"preset": "survey", "method": "er", "fraction": 0.02, "buffer": 20})
     spelled_out = resolve({k: v for k, v in named.model_dump().items() if k != "preset"})
@@ -129,6 +152,36 @@ def test_a_sweep_files_preset_differs_by_method_and_grid_and_adjust_win() -> Non
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("file", ["presets: [paper]", "fixed: {preset: paper}", "fixed: {buffer: 1000}"])
+def test_a_rule_may_give_some_trials_another_preset(file: str) -> None:
+    rule = "{when: {method: derpp}, set: {preset: mammoth, lr: 0.5}}"
+    grid = "{method: [er, derpp], augment: [none], seed: [0]}"
+    found = sweep(f"{{name: a, {file}, grid: {grid}, adjust: [{rule}]}}")
+    trial = next(t for t in found.trials.values() if t.method == "derpp")
+    own = {"method": "derpp", "preset": "mammoth", "lr": 0.5, "augment": "none"}
+    assert trial == resolve(own) and (trial.softmax, trial.normalise) == ("all", True)
+
+
+def test_a_preset_speaks_of_the_memory_that_a_rule_or_a_search_gives() -> None:
+    file = "name: a, fixed: {preset: mammoth, dataset: digits}, grid: {method: [derpp], seed: [0]}"
+    found = sweep(f"{{{file}, adjust: [{{when: {{method: derpp}}, set: {{buffer: 6000}}}}]}}")
+    assert [t.params for t in found.trials.values()] == [{"alpha": 0.1, "beta": 1.0}]
+    found = sweep(
+        f"{{{file}, search: {{samples: 1, tune_on: {{tasks: 1}}, space: {{buffer: {{integer: [100, 9000]}}}}}}}}"
+    )
+    ((_, given),) = combinations(found.spec)
+    assert [t.params for t in tuning_trials(found, given, {"buffer": 6000}).values()] == [{"alpha": 0.1, "beta": 1.0}]
+
+
+def test_the_papers_number_does_not_stand_beside_another_preset_that_a_rule_gives() -> None:
+    row = "{preset: paper, method: er, value: 46.1}"
+    file = f"name: a, presets: [paper], grid: {{method: [er], seed: [0]}}, report: {{paper: [{row}]}}"
+    for rule, shown in (("lr: 0.03", True), ("preset: aml", False)):
+        found = sweep(f"{{{file}, adjust: [{{when: {{method: er}}, set: {{{rule}}}}}]}}")
+        (trial,) = found.trials.values()
+        assert (row_of(found.spec, trial, "softmax") is not None) == shown
+
+
 def test_a_grid_may_vary_the_preset_and_only_what_the_file_varies_splits_tables() -> None:
     found = sweep(
         "{name: a, fixed: {buffer: 50}, grid: {seed: [0]}, "
@@ -150,12 +203,20 @@ def test_a_rule_sees_what_a_preset_says() -> None:
     [
         ([], {"params.alpha": 0.2, "params.beta": 0.5, "lr": 0.03}),
         (["--buffer", "200"], {"params.alpha": 0.1, "lr": 0.03}),
+        (["--buffer", "1_000"], {"buffer": 1000, "params.alpha": 0.2}),
+        (["--buffer", "6000.0"], {"buffer": 6000, "params.beta": 1.0}),
         (["--params", "alpha=0.9", "--lr", "0.5"], {"params.alpha": 0.9, "params.beta": 0.5, "lr": 0.5}),
     ],
 )
 def test_train_starts_from_a_preset(options: list[str], expected: dict[str, Any]) -> None:
     config = trial_config(parser().parse_args(["--preset", "mammoth", "--method", "derpp", *options]))
     assert {k: config.flat()[k] for k in expected} == expected
+
+
+@pytest.mark.parametrize("buffer", ["9" * 5000, "many"])
+def test_a_memory_that_is_no_number_is_one_message(buffer: str) -> None:
+    with pytest.raises(InputError, match="1 problem\n  - buffer: "):
+        trial_config(parser().parse_args(["--preset", "mammoth", "--method", "derpp", "--buffer", buffer]))
 
 
 # What is shown.
@@ -170,6 +231,8 @@ def test_presets_are_listed_with_sources_and_shown_with_their_fields(capsys: pyt
     assert "github.com/aimagelab/mammoth" in shown and "params.alpha: 0.2" in shown and "lr: 0.03" in shown
     assert run(main, ["presets", "mamoth"]) == 2
     assert "did you mean 'mammoth'" in capsys.readouterr().err
+    page = presets_markdown()
+    assert all(f"| [{n}](#{n}) | {n} |" in page for n in ("ocm", "scr"))  # the methods that the source has
 
 
 @NAMES

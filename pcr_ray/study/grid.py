@@ -22,7 +22,7 @@ def is_field(key: str) -> bool:
 
 
 def expand(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """(place in the file, raw fields) of every combination, with `grid` shared by all of `grids`."""
+    """(place in the file, given fields) of every combination, with `grid` shared by all of `grids`."""
     shared = _axes(spec.grid, "grid", problems)
     united = [(f"grids[{i}]", _axes(g, f"grids[{i}]", problems)) for i, g in enumerate(spec.grids)]
     if not spec.grid and not spec.grids:
@@ -43,16 +43,16 @@ def expand(spec: SweepFile, problems: list[str]) -> list[tuple[str, dict[str, An
             problems.append(f"{place}: more than {MAX_TRIALS:,} trials; split the study into several files")
             break
         for values in itertools.product(*merged.values()):
-            combinations.append((place, _with_presets(spec, fixed | dict(zip(merged, values)))))
+            combinations.append((place, fixed | dict(zip(merged, values))))
     return combinations
 
 
-def _with_presets(spec: SweepFile, given: dict[str, Any]) -> dict[str, Any]:
+def with_presets(spec: SweepFile, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the file's presets and of the trial's own, later ones last, and over them what is given."""
     fields: dict[str, Any] = {}
     for name in (*spec.presets, str(given.get("preset"))):
         fields |= preset_fields(name, given)
-    return fields | given
+    return {**fields, **given}
 
 
 def _axes(grid: Mapping[str, Any], place: str, problems: list[str]) -> dict[str, list[Any]]:
@@ -89,6 +89,11 @@ def matches(raw: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
     return bool(rule) and all(_has(raw.get(key, DEFAULTS.get(key)), value) for key, value in rule.items())
 
 
+def excluded(spec: SweepFile, given: Mapping[str, Any]) -> bool:
+    raw = with_presets(spec, given)
+    return any(matches(raw, rule) for rule in spec.exclude)
+
+
 def _has(own: Any, value: Any) -> bool:
     if isinstance(value, dict) and set(value) == {"range"}:
         value = list(_values(value, "", []))
@@ -99,18 +104,18 @@ def useless_rules(spec: SweepFile) -> list[tuple[str, dict[str, Any]]]:
     """Rules that none of the file's trials meets, and their places: slips, such as a misspelt value."""
     rules = [(f"exclude[{i}]", rule) for i, rule in enumerate(spec.exclude)]
     rules += [(f"adjust[{i}].when", a.when) for i, a in enumerate(spec.adjust)]
-    raws = [raw for _, raw in expand(spec, [])] if rules else []
+    raws = [with_presets(spec, given) for _, given in expand(spec, [])] if rules else []
     return [(place, rule) for place, rule in rules if raws and not any(matches(raw, rule) for raw in raws)]
 
 
 def adjusted(
-    spec: SweepFile, raw: Mapping[str, Any], *, chosen: bool = False
+    spec: SweepFile, given: Mapping[str, Any], *, chosen: bool = False
 ) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
-    """The fields with adjustments applied, later ones last, and where each adjusted field comes from.
+    """The given fields with adjustments applied, later ones last, and where each adjusted field comes from.
 
-    With `chosen`, also what a search found.
+    With `chosen`, also what a search found. Presets come after this: an adjusted preset, method or memory decides.
     """
-    fields = dict(raw)
+    raw, fields = with_presets(spec, given), dict(given)
     origins: dict[str, str] = {}
     rules = [(f"adjust[{i}].set", rule) for i, rule in enumerate(spec.adjust)]
     if chosen and spec.search:

@@ -21,7 +21,7 @@ from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError, problems_error
 from pcr_ray.identity import identity
 from pcr_ray.study import checks, paper
-from pcr_ray.study.grid import adjusted, expand, matches, useless_rules
+from pcr_ray.study.grid import adjusted, excluded, expand, useless_rules, with_presets
 from pcr_ray.study.reader import explain_yaml, override, read_text, read_yaml, with_dotted_params
 from pcr_ray.study.resolve import ConfigProblems, explain, resolve
 from pcr_ray.study.schema import ReportSpec, Resources, Search, SweepFile
@@ -116,7 +116,7 @@ def parse(
     rules = [*spec.exclude, *(a.when for a in spec.adjust)]
     problems += [f"{place}: no trial of the file has {rule}" for place, rule in useless if rule in rules]
     combinations = expand(spec, problems)
-    left = [(place, raw) for place, raw in combinations if not any(matches(raw, rule) for rule in spec.exclude)]
+    left = [(place, given) for place, given in combinations if not excluded(spec, given)]
     if combinations and not left:
         problems.append("exclude: nothing is left to run")
     spec = paper.with_rows(spec, folder, problems)
@@ -196,10 +196,11 @@ def _resolve_all(
     others: dict[tuple[str, str], tuple[str, TrialConfig]] = {}
     found: Counter[str] = Counter()
     collapsed = 0
-    for place, raw in combinations:
+    for place, given in combinations:
+        raw = with_presets(spec, given)
         try:
-            fields, origins = adjusted(spec, raw, chosen=True)
-            config = resolve(fields)
+            fields, origins = adjusted(spec, given, chosen=True)
+            config = resolve(with_presets(spec, fields))
         except ConfigProblems as error:
             for p in error.problems:
                 origin = f"{origins[p.field]}.{p.field}" if p.field in origins else _place(spec, place, p.field)
@@ -216,7 +217,8 @@ def _resolve_all(
         if raw == raws[key][1] and not doubles:
             found[f"{place}: duplicates of trials in {raws[key][0]}; remove one of them"] += 1
     problems += [text if n == 1 else f"{text} ({n} trials)" for text, n in found.items()]
-    return Study(spec, trials, collapsed, _varying(spec, [raw for _, raw in combinations]), [*others.values()])
+    varying = _varying(spec, [with_presets(spec, given) for _, given in combinations])
+    return Study(spec, trials, collapsed, varying, [*others.values()])
 
 
 def _place(spec: SweepFile, grid: str, name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from pcr_ray.config import FIELDS, TrialConfig
 from pcr_ray.metrics import SOFTMAX
 from pcr_ray.study.grid import adjusted, is_field
-from pcr_ray.study.presets import PRESETS, preset_fields
+from pcr_ray.study.presets import PRESETS
 from pcr_ray.study.reader import MOST_DIGITS, read_text
 from pcr_ray.study.resolve import ConfigProblems, Problem, resolve
 from pcr_ray.study.schema import SweepFile
@@ -85,7 +85,8 @@ def trial_of(spec: SweepFile, row: Row) -> TrialConfig | None:
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigProblems([Problem("preset", f"unknown preset '{name}'{did_you_mean(str(name), list(PRESETS))}")])
     fields = {k: v for k, v in row.items() if k not in KEYS}
-    return resolve(adjusted(spec, preset_fields(name, fields) | fields | {"preset": name})[0])
+    own = {"preset": name}  # also where the file gives such trials another
+    return resolve(adjusted(spec.model_copy(update={"presets": []}), fields | own)[0] | own)
 
 
 def row_of(spec: SweepFile, trial: TrialConfig, classifier: str) -> Row | None:

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from pcr_ray.config import TrialConfig
 from pcr_ray.errors import InputError
 from pcr_ray.text import did_you_mean
 
 Fields = Mapping[str, Any]
+NUMBER = TypeAdapter(int)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,10 @@ class Preset:
         if str(method) in self.like:
             return PRESETS[self.like[str(method)]].fields_for(method, buffer)
         sizes = self.buffers.get(str(method), {})
-        wanted = int(str(buffer)) if str(buffer).isdecimal() else 0  # a command line gives text
+        try:
+            wanted = NUMBER.validate_python(buffer)  # a command line gives text
+        except ValidationError:
+            wanted = 0  # it is said elsewhere
         size = max((s for s in sizes if s <= wanted), default=min(sizes, default=0))
         return {**self.fields, **self.methods.get(str(method), {}), **sizes.get(size, {})}
 
@@ -86,6 +92,7 @@ PRESETS: dict[str, Preset] = {
             "augment": "ocm",
             "softmax": "all",
         },
+        methods={"ocm": {}},
     ),
     "resnet18_adam": Preset(
         "the same setting of the PCR paper's second accuracy table, with what its text does not name as in PCR's own "
@@ -235,4 +242,8 @@ def preset_fields(name: str, given: Fields) -> dict[str, Any]:
     if name not in PRESETS:
         return {}
     method, buffer = (given.get(k, TrialConfig.model_fields[k].default) for k in ("method", "buffer"))
-    return PRESETS[name].fields_for(method, buffer)
+    fields = PRESETS[name].fields_for(method, buffer)
+    if given.get("augment", "none") == "none" and given.get("views", "original") == "original":
+        return fields
+    # It takes two fields to say "no augmentation": the one that is not given would make the other one idle.
+    return {k: v for k, v in fields.items() if (k, v) not in (("augment", "none"), ("views", "original"))}

@@ -12,7 +12,7 @@ from typing import Any
 
 from pcr_ray.config import TrialConfig
 from pcr_ray.identity import identity
-from pcr_ray.study.grid import adjusted, expand, matches
+from pcr_ray.study.grid import adjusted, excluded, expand, with_presets
 from pcr_ray.study.load import Study, parse
 from pcr_ray.study.resolve import resolve
 from pcr_ray.study.schema import Chosen, Search, SweepFile
@@ -22,15 +22,15 @@ Setting = Mapping[str, Any]
 
 
 def combinations(spec: SweepFile) -> list[tuple[Setting, dict[str, Any]]]:
-    """Each combination that is searched on its own: the fields that tell it, and all fields of its first trial."""
+    """Each combination that is searched on its own: the fields that tell it, and all given to its first trial."""
     assert spec.search is not None
     grids = dict.fromkeys(key for grid in (spec.grid, *spec.grids) for key in grid if key != "seed")
     per = spec.search.per if spec.search.per is not None else list(grids)
     found: dict[str, tuple[Setting, dict[str, Any]]] = {}
-    for _, raw in expand(spec, []):
-        if not any(matches(raw, rule) for rule in spec.exclude):
-            when = {key: raw[key] for key in per if key in raw}
-            found.setdefault(repr(when), (when, adjusted(spec, raw)[0]))
+    for _, given in expand(spec, []):
+        if not excluded(spec, given):
+            when = {key: given[key] for key in per if key in given}
+            found.setdefault(repr(when), (when, adjusted(spec, given)[0]))
     return list(found.values())
 
 
@@ -41,14 +41,14 @@ def seeds(study: Study) -> list[int]:
     return list(range(first, first + study.spec.search.tune_on.seeds))
 
 
-def tuning_trials(study: Study, raw: Setting, setting: Setting) -> dict[str, TrialConfig]:
+def tuning_trials(study: Study, given: Setting, setting: Setting) -> dict[str, TrialConfig]:
     """The trials that judge a setting of one combination, by identity."""
     search = study.spec.search
     assert search is not None
     found = {}
     for seed in seeds(study):
-        fields = {**raw, **setting, "seed": seed, "stop_after": search.tune_on.tasks}
-        trial = resolve(fields)
+        fields = {**given, **setting, "seed": seed, "stop_after": search.tune_on.tasks}
+        trial = resolve(with_presets(study.spec, fields))
         found[identity(trial, study.spec.trainable)] = trial
     return found
 
