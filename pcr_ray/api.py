@@ -226,6 +226,17 @@ def find(name: str | Path | Study, store: Store, overrides: Sequence[str] = ()) 
     return study_files.parse(content, where, list(overrides), stored=True)
 
 
+def look_up(name: str | Path | Study, store: Store) -> Study:
+    """As `find`, for whoever looks on: with the settings that a search chose, or the round of it that comes next."""
+    found = find(name, store)
+    if not searched(found.spec.search):
+        return found
+    try:
+        return search.settle(found, store)
+    except search.Unfinished as error:
+        return error.round
+
+
 def existing_store(uri: str | None = None) -> Store:
     """The store to read from; reading makes none."""
     store = Store(tracking_uri(uri))

@@ -6,10 +6,12 @@ import argparse
 import difflib
 import errno
 import io
+import os
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -26,6 +28,12 @@ class Screen(Console):
         if soft_wrap and self.is_terminal:
             objects = tuple(_broken(thing, self.width) if isinstance(thing, str) else thing for thing in objects)
         super().print(*objects, soft_wrap=soft_wrap, **how)
+
+    def on_broken_pipe(self) -> None:
+        """The reader of a pipe, such as head, has gone: what follows is for nobody, and no reason to end a sweep."""
+        self.quiet = True
+        with Path(os.devnull).open("wb") as nowhere:  # else Python complains about the pipe at its end
+            os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 def _broken(text: str, width: int) -> str:

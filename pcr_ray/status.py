@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         sweeps = store.sweeps()
         if not options.sweep and not sweeps:
             raise InputError(f"no sweep was run with {store} yet")
-        study = api.find(options.sweep or sweeps[0].name, store)
+        study = api.look_up(options.sweep or sweeps[0].name, store)
         runs = store.trials(study.trials.keys())
     sweep = next((s for s in sweeps if s.name == study.name), None)
     board = Board(study)

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     console.print("opening the record …")
     store = api.existing_store(options.tracking_uri)
     with store.guarded():
-        pages = sweep_pages(store, api.find(options.sweep, store)) if options.sweep else store_pages(store)
+        pages = sweep_pages(store, api.look_up(options.sweep, store)) if options.sweep else store_pages(store)
     if store.uri.startswith(("http://", "https://")):
         console.print("the store is a server and has its UI already:")
         _print(pages, _server(store.uri))

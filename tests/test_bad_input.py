@@ -119,6 +119,12 @@ def test_numbers_of_the_paper_are_read_from_csv_alone(content: bytes, tmp_path: 
     assert "report.paper: paper.zip" in refused(tmp_path / "a.yaml", text)
 
 
+def test_numbers_of_the_paper_may_come_from_a_spreadsheet(tmp_path: Path) -> None:
+    (tmp_path / "paper.csv").write_bytes(b"\xef\xbb\xbfmethod,value\r\ner,50\r\n")
+    (tmp_path / "a.yaml").write_text("name: a\ngrid: {seed: [0]}\nreport: {paper: paper.csv}\n")
+    assert load(tmp_path / "a.yaml").spec.report.paper == [{"method": "er", "value": 50}]
+
+
 def test_a_pipe_a_device_and_a_folder_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "device").symlink_to("/dev/zero")

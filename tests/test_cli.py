@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -41,6 +42,19 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0 and f"pcr-ray {command}" in capsys.readouterr().out
+
+
+def test_a_reader_of_the_output_that_has_gone_ends_no_command() -> None:
+    code = (
+        "import sys; from pcr_ray.console import console, run\n"
+        "def main(argv):\n    console.print('one')\n    console.print('two')\n    return 75\n"
+        "sys.exit(run(main, []))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (75, "")
 
 
 def test_an_unknown_command_suggests_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import ray
+from ray._private import utils
 
 from pcr_ray.errors import InputError, NotNowError
 from pcr_ray.execution import cluster, join
@@ -32,6 +33,15 @@ def test_a_ray_that_does_not_start_is_one_message_and_nobodys_failed_trial(
     with pytest.raises(NotNowError, match="timed out during startup") as caught, cluster.connected(address, False):
         pass
     assert caught.value.exit_code == 75 and "more\n" not in str(caught.value)
+
+
+def test_a_temporary_folder_with_too_long_a_name_is_the_users_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        utils.validate_socket_filepath(f"/tmp/{'x' * 100}/sockets/plasma_store")
+
+    monkeypatch.setattr(ray, "init", fails)
+    with pytest.raises(InputError, match="Set RAY_TMPDIR to a short one"), cluster.connected(None, False):
+        pass
 
 
 def test_an_address_where_nobody_is_answers_at_once() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pcr_ray.checkpoints import CheckpointStore
-from pcr_ray.execution import callback, driver, leftovers, storage, verdict
+from pcr_ray.execution import callback, driver, folders, leftovers, storage, verdict
 from pcr_ray.execution.callback import TuneTracker
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.execution.plan import make_plan
@@ -172,6 +172,19 @@ def test_a_checkpoint_that_a_killed_sweep_left_goes_at_the_next_start(study: Stu
     sweep.checkpoint.touch()  # as if it had been killed between the delivery and the deletion
     driver.execute(study, sweep.store, options)
     assert not sweep.checkpoint.exists()
+
+
+def test_a_folder_that_somebody_deletes_takes_no_error_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "tiny"
+    with pytest.raises(KeyboardInterrupt), folders.held(folder, "tiny"):
+        spool = Spool(folder / "spool")
+        shutil.rmtree(tmp_path / "runs")
+        spool.append("a", END, status=Status.KILLED)
+        spool.mark_progress()
+        assert spool.unwritten() == ["a"] and spool.events("a")[0]["status"] == Status.KILLED
+        raise KeyboardInterrupt
+    with folders.held(folder, "tiny"):
+        pass
 
 
 def test_a_storage_that_does_not_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

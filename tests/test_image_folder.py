@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import io
 import os
+import pwd
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from pcr_ray.config import TrialConfig
-from pcr_ray.datasets import known_fingerprint, prepare
+from pcr_ray.datasets import data_root, known_fingerprint, prepare
 from pcr_ray.errors import DataError
+from pcr_ray.execution import driver
+from pcr_ray.execution.options import RunOptions
+from pcr_ray.execution.plan import make_plan
 from pcr_ray.study.load import load
 from pcr_ray.study.resolve import resolve
 from tests.made_images import assert_holds, random_splits, write_folder
+from tests.sweeping import sweep_file
 
 RED, GREEN, BLUE = (250, 10, 20), (30, 240, 40), (20, 10, 245)
 
@@ -187,6 +194,30 @@ def test_names_that_are_not_utf8_are_read(tmp_path: Path) -> None:
     prepared = prepare(folder_config(tmp_path / "mine"), tmp_path)
     assert prepared.class_names == ["a", "b\\xff"]
     assert prepare(folder_config(tmp_path / "mine"), tmp_path).fingerprint == prepared.fingerprint
+
+
+def test_a_sweeps_run_names_the_data_of_a_folder_beside_its_file(tmp_path: Path) -> None:
+    write_folder(tmp_path / "mine", random_splits(["a", "b"], 16))
+    fixed = {"dataset": "folder", "folder": "mine", "image_size": 16, "tasks": 2}
+    study, options = load(sweep_file(tmp_path, fixed=fixed)), RunOptions(data_root=str(tmp_path / "root"))
+    prepared = prepare(next(iter(study.trials.values())), options.root, study.place)
+    said: list[dict[str, str]] = []
+    sweep_run: Any = SimpleNamespace(begin=lambda known, data, place: said.append(data))
+    driver._begin(make_plan(study, None, options.root), sweep_run, options)
+    assert said == [{"folder": prepared.fingerprint}]
+
+
+def test_without_a_home_the_data_root_has_to_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("PCR_RAY_DATA", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(DataError, match="PCR_RAY_DATA"):
+        data_root()
+    assert data_root(tmp_path) == tmp_path
 
 
 def test_a_folder_of_nobody_is_refused(tmp_path: Path) -> None:

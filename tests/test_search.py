@@ -7,9 +7,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from pcr_ray import api
+from pcr_ray.cli import main
 from pcr_ray.config import TrialConfig
+from pcr_ray.console import run
 from pcr_ray.errors import InputError
 from pcr_ray.execution import driver, search
 from pcr_ray.execution.options import RunOptions
@@ -107,6 +110,28 @@ def test_an_interrupted_search_ends_as_an_undisturbed_one(algorithm: str, tmp_pa
     assert search.settle(study, cut, second).spec == expected.spec
     assert len(first.ran) == 9 and len(first.ran) + len(second.ran) == 28, "nothing twice"
     assert search.settle(study, cut).spec == expected.spec, "from the record alone"
+
+
+def test_a_search_is_looked_at_like_any_sweep(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tuned.yaml"
+    file.write_text(yaml.safe_dump(CONTENT))
+    study = study_files.load(file)
+    with pytest.raises(search.Unfinished) as stopped:
+        search.settle(study, store, Runner(store, tmp_path, 5))
+    stored = api.find("tuned.search", store)
+    assert {i: t.flat() for i, t in stored.trials.items()} == {
+        i: t.flat() for i, t in stopped.value.round.trials.items()
+    }
+    for name in ([], ["tuned.search"], [str(file)]):
+        assert run(main, ["status", *name, "--tracking-uri", store.uri]) == 0
+        said = capsys.readouterr().out
+        assert "tuned.search: running" in said and " of 28 trials done" in said, said
+    done = search.settle(study, store, Runner(store, tmp_path))
+    assert run(main, ["status", str(file), "--tracking-uri", store.uri]) == 0
+    assert "0 of 6 trials done" in capsys.readouterr().out
+    Runner(store, tmp_path, mended=True)(done)
+    assert run(main, ["status", str(file), "--tracking-uri", store.uri]) == 0
+    assert "6 of 6 trials done" in capsys.readouterr().out
 
 
 def test_settings_stay_in_their_space(store: Store, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Side:
     def say(self, identity: str, event: str, **content: Any) -> None:
         if event == START:
             trial = self.study.trials[identity]
-            content = {"name": identity, "params": trial.flat(), "code": code_entry(code_of(trial))}
+            content = {"name": identity, "params": trial.flat(), "code": code_entry(code_of(trial)), **content}
         self.spool.append(identity, event, **content)
 
     def task(self, identity: str, number: int) -> None:
@@ -129,6 +129,27 @@ def test_a_trial_that_its_sweep_left_half_done_is_taken_over(end: str, sides: tu
     one.deliver()
     (run,) = one.store.attempts(trial)
     assert run.finished and steps(two, run.run_id) == [1, 2] and not one.spool.pending()
+
+
+def test_a_trial_that_two_sweeps_run_again_has_a_run_of_each(sides: tuple[Side, Side]) -> None:
+    one = sides[0]
+    trial = next(iter(one.study.trials))
+    one.say(trial, START)
+    one.task(trial, 1)
+    one.say(trial, END, status=Status.FINISHED)
+    one.deliver()
+    for side in sides:
+        side.say(trial, START, rerun=True)
+        side.task(trial, 1)
+        side.deliver()
+    for side in sides:
+        side.task(trial, 2)
+        side.say(trial, END, status=Status.FINISHED)
+        side.deliver()
+    runs = one.store.attempts(trial)
+    assert len(runs) == 3 and all(run.finished for run in runs)
+    assert {run.sweep: steps(one, run.run_id) for run in runs if not run.superseded} == {"two": [1, 2]}
+    assert one.store.trials([trial])[trial].sweep == "two"
 
 
 def test_two_that_begin_at_the_same_moment_end_with_one_run_per_trial(sides: tuple[Side, Side]) -> None:

@@ -61,10 +61,12 @@ class Prepared:
 
 def data_root(given: str | os.PathLike[str] | None = None) -> Path:
     """`--data-root`, else PCR_RAY_DATA, else a cache folder of the user's; absolute."""
-    chosen = given or os.environ.get("PCR_RAY_DATA") or _cache()
+    chosen = given or os.environ.get("PCR_RAY_DATA")
     try:
-        return Path(chosen).expanduser().absolute()
+        return (Path(chosen).expanduser() if chosen else _cache()).absolute()
     except RuntimeError:
+        if not chosen:
+            raise DataError("there is no home folder for data: set --data-root, PCR_RAY_DATA or HOME") from None
         raise DataError(f"data root {chosen}: there is no such user") from None
 
 

@@ -118,6 +118,11 @@ def _refusal(error: Exception, address: str | None) -> PcrRayError:
             f"the Ray cluster at {address} cannot be used: {first_line(error)}\n  Nothing was run. Is it up, and the "
             "address that of its head (ray start --head prints it)?"
         )
+    if "AF_UNIX path" in str(error):
+        return InputError(
+            f"a local Ray cannot start: the name of the temporary folder is too long for its sockets "
+            f"({first_line(error)})\n  Nothing was run. Set RAY_TMPDIR to a short one, such as /tmp."
+        )
     return NotNowError(
         f"a local Ray did not start: {first_line(error)}\n  Nothing was run: run the same command again. If it stays "
         "so, the machine may be very busy or short of memory; --verbose shows Ray's own output."

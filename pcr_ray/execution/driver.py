@@ -169,8 +169,9 @@ def _tell_undelivered(spool: Spool, courier: Courier) -> bool:
 
 
 def _begin(plan: Plan, sweep_run: SweepRun, options: RunOptions) -> None:
-    prints = {trial.dataset: known_fingerprint(trial, options.root) for trial in _datasets(plan.study.trials)}
-    place = folders.place(options.folder(plan.study.name))
+    study = plan.study
+    prints = {trial.dataset: known_fingerprint(trial, options.root, study.place) for trial in _datasets(study.trials)}
+    place = folders.place(options.folder(study.name))
     sweep_run.begin(plan.runs.values(), {name: text for name, text in prints.items() if text}, place)
 
 

@@ -33,9 +33,10 @@ def held(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if [p.name for p in folder.iterdir()] == [".lock"]:
-            (folder / ".lock").unlink()
-            _remove(made)
+        with contextlib.suppress(OSError):  # somebody has deleted the folder
+            if [p.name for p in folder.iterdir()] == [".lock"]:
+                (folder / ".lock").unlink()
+                _remove(made)
         lock.release()
 
 

@@ -83,7 +83,7 @@ def read_text(path: Path) -> str:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise OSError(f"it has more than {MOST_BYTES:,} bytes")
-    return content.decode("utf-8")
+    return content.decode("utf-8-sig")  # spreadsheets begin their UTF-8 with a mark
 
 
 def explain_yaml(error: yaml.YAMLError, text: str) -> str:

@@ -62,9 +62,13 @@ def tuning_study(study: Study, trials: Mapping[str, TrialConfig]) -> Study:
     """What is run to judge settings: a sweep of its own in the record."""
     search = study.spec.search
     assert search is not None
+    flats = [trial.flat() for trial in trials.values()]
+    shared = {key: value for key, value in flats[0].items() if all(key in f and f[key] == value for f in flats)}
     spec = SweepFile(
         name=tuning_name(study.name), description=f"Settings tried for sweep {study.name}.",
-        trainable=study.spec.trainable, resources=study.spec.resources, retries=study.spec.retries,
+        trainable=study.spec.trainable, plugins=study.spec.plugins, resources=study.spec.resources,
+        retries=study.spec.retries, fixed=shared,
+        grids=[{key: [value] for key, value in flat.items() if key not in shared} for flat in flats],
     )  # fmt: skip
     varying = [key for key in study.varying if key != "seed"] + [*search.space, "seed"]
     return Study(spec, dict(trials), varying=varying, plugins=study.plugins, place=study.place)

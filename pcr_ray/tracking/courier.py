@@ -175,11 +175,13 @@ class Courier:
             return None
         claimed = self._adopt(chosen) if chosen else None
         if claimed is None:
+            rivals, again = self._rivals(known, begun), begun.get("rerun")  # what is run again on request, each runs
             others = [r for r in known if not r.finished and r.sweep != self.sweep and r.code == _code(begun)]
-            if not self._has_rival(others, begun):
+            others = [r for r in others if r not in rivals]
+            if again or not rivals:
                 claimed = self._create(identity, begun, others)
                 # Two that look, find nobody and create meet here, where each sees the other: both give way for now.
-                if self._has_rival([r for r in self.store.attempts(identity) if r.sweep != self.sweep], begun):
+                if not again and self._rivals(self.store.attempts(identity), begun):
                     self.store.client.delete_run(claimed["run"])
                     claimed = None
             if claimed is None:
@@ -191,10 +193,10 @@ class Courier:
                 known.remove(dead)
         return claimed | {"replaces": [r.run_id for r in known if r.run_id != claimed["run"]]}
 
-    def _has_rival(self, others: list[TrialRun], begun: dict[str, Any]) -> bool:
-        """A living sweep that runs the trial with the same code. What is run again on request is run by each."""
-        running = [r for r in others if r.status is Status.RUNNING and r.code == _code(begun)]
-        return not begun.get("rerun") and any(map(self.store.alive, {r.sweep for r in running}))
+    def _rivals(self, known: list[TrialRun], begun: dict[str, Any]) -> list[TrialRun]:
+        """Runs of other sweeps that live and run the trial with the same code."""
+        running = [r for r in known if r.status is Status.RUNNING and r.code == _code(begun) and r.sweep != self.sweep]
+        return [run for run in running if self.store.alive(run.sweep)]
 
     def _choose(self, known: list[TrialRun], start: dict[str, Any], last: dict[str, Any]) -> TrialRun | None:
         """The run that `last` ended, if it was delivered before; a finished one; our own of this code to go on with."""
