@@ -85,7 +85,7 @@ def run(study: Study, options: RunOptions | None = None) -> Status:
                 with store.guarded():
                     result.sweep_run.close(result.status)
         except (KeyboardInterrupt, search.Unfinished):  # outside Tune, which handles it itself
-            console.print("stopped: run the same command again to continue")
+            console.print(signals.STOPPED)
             return Status.KILLED
     if result.stopped:
         console.print("stopped before all trials were done: run the same command again to continue")

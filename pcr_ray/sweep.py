@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from pcr_ray import plugins
-from pcr_ray.console import Parser, run
+from pcr_ray.console import Parser, console, run
 from pcr_ray.errors import NotNowError
+from pcr_ray.execution import signals
 from pcr_ray.execution.options import RunOptions
 from pcr_ray.study.load import load
 
@@ -35,6 +36,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
+    with signals.caught():  # from here on: what is imported below takes seconds
+        try:
+            return _sweep(argv)
+        except KeyboardInterrupt:
+            console.print(signals.STOPPED)
+            return INCOMPLETE
+
+
+def _sweep(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     options = RunOptions.parse(given)
     study = load(given.file, given.set, given.plugins)

@@ -148,3 +148,32 @@ with signals.caught():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "stopped"), done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_of_rays_that_dies_while_ray_starts_is_not_now() -> None:
+    """Ray itself waits a minute for its GCS, and then ends the process with exit code 1."""
+    code = """
+import threading, time
+import psutil
+from pcr_ray.console import run
+from pcr_ray.execution import cluster
+
+def kill():
+    while True:
+        for child in psutil.Process().children():
+            if child.name() == "gcs_server":
+                child.kill()
+                return
+        time.sleep(0.01)
+
+def main(argv):
+    threading.Thread(target=kill, daemon=True).start()
+    with cluster.connected(None, False):
+        return 0
+
+raise SystemExit(run(main, []))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 75, done.stderr
+    assert "a local Ray did not start: " in done.stderr and "run the same command again" in done.stderr

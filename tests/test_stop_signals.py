@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pcr_ray import api
+from pcr_ray import api, sweep
+from pcr_ray.console import run
 from pcr_ray.execution import driver, sharing, signals
 from pcr_ray.execution.callback import TuneTracker
 from pcr_ray.execution.options import RunOptions
@@ -89,6 +91,31 @@ def test_sigterm_stops_also_where_ctrl_c_is_ignored_as_behind_a_scripts_ampersan
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_signal_that_comes_where_python_drops_exceptions_stops_all_the_same(ctrl_c: Any) -> None:
+    class Freed:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGINT, ctrl_c)
+    try:
+        with pytest.raises(KeyboardInterrupt), signals.caught():
+            Freed()
+            time.sleep(20)
+            pytest.fail("the signal is lost")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_before_anything_has_begun_says_that_the_same_command_continues(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep, "load", lambda *_: signal.raise_signal(number))
+    assert run(sweep.main, ["sweeps/quickstart.yaml"]) == 75
+    assert capsys.readouterr().out.strip() == signals.STOPPED
 
 
 def test_a_print_that_the_signal_interrupts_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pcr_ray.console import console
+from pcr_ray.console import console, stderr
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
-from pcr_ray.execution import join, leftovers
+from pcr_ray.execution import join, leftovers, watch
 from pcr_ray.study.schema import GPU_SHARE, Resources
 from pcr_ray.text import first_line
 
@@ -55,14 +55,15 @@ def _init(address: str | None, verbose: bool, modules: Sequence[Path]) -> None:
 
     on_term = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(
-            address=address or "local",  # else RAY_ADDRESS would decide
-            include_dashboard=False if address is None else None,
-            log_to_driver=verbose,
-            logging_level=logging.INFO if verbose else logging.ERROR,
-            configure_logging=True,
-            runtime_env={"py_modules": [str(m) for m in modules]} if modules else None,
-        )
+        with contextlib.nullcontext() if address else watch.starting(_broken):
+            ray.init(
+                address=address or "local",  # else RAY_ADDRESS would decide
+                include_dashboard=False if address is None else None,
+                log_to_driver=verbose,
+                logging_level=logging.INFO if verbose else logging.ERROR,
+                configure_logging=True,
+                runtime_env={"py_modules": [str(m) for m in modules]} if modules else None,
+            )
     except SystemExit:  # Ray's handler of SIGTERM, before ours is in its place again
         raise KeyboardInterrupt from None
     except Exception as error:  # Ray raises many kinds, bare ones among them
@@ -70,6 +71,13 @@ def _init(address: str | None, verbose: bool, modules: Sequence[Path]) -> None:
     finally:
         if on_term and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_term)
+
+
+def _broken() -> None:
+    """Ray's own wait cannot be interrupted. Nothing of ours has begun yet."""
+    error = _refusal(RuntimeError("a process of Ray has died"), None)
+    stderr.print(f"error: {error}", markup=False, soft_wrap=True)
+    os._exit(error.exit_code)
 
 
 def _shutdown() -> None:

@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+
+import psutil
 
 from pcr_ray.console import console
 from pcr_ray.study.schema import Resources
@@ -62,12 +63,27 @@ def head(lost: Callable[[], None], *, local: bool) -> Iterator[None]:
         yield
 
 
-def _broken() -> bool:
-    """A Ray of our own is one node: without its raylet no trial goes on."""
-    from ray._private import worker
+@contextlib.contextmanager
+def starting(broken: Callable[[], None]) -> Iterator[None]:
+    """While Ray starts here. It waits a minute for a process of its own that has died, and then ends ours with 1."""
 
-    node: Any = worker._global_node
-    return node is not None and any(kind in ("raylet", "gcs_server") for kind, _ in node.dead_processes())
+    def look() -> bool:
+        if over := _broken():
+            broken()
+        return over
+
+    with _thread(look):
+        yield
+
+
+def _broken() -> bool:
+    """A Ray of our own is one node: without its GCS or its raylet nothing goes on. Both are our children."""
+    with contextlib.suppress(psutil.Error):
+        return any(
+            child.name() in ("gcs_server", "raylet") and child.status() == psutil.STATUS_ZOMBIE
+            for child in psutil.Process().children()
+        )
+    return False
 
 
 @contextlib.contextmanager
