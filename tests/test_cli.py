@@ -92,8 +92,9 @@ def test_a_method_is_described_by_name_and_a_misspelt_one_suggested(capsys: pyte
     assert main(["methods", "gmed", "pcr"]) == 0
     shown = capsys.readouterr().out
     assert "Jin et al." in shown and "`params.beta` (default 0.001" in shown and "Lin et al." in shown
-    assert run(main, ["methods", "gmde"]) == 2
-    assert "did you mean 'gmed'" in capsys.readouterr().err
+    for typed, meant in (("gmde", "gmed"), ("PCR", "pcr"), ("ER-ACE", "er_ace"), ("DER++", "derpp")):
+        assert run(main, ["methods", typed]) == 2
+        assert f"did you mean '{meant}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("page", "written"), [("methods.md", methods_markdown), ("presets.md", presets_markdown)])
