@@ -83,7 +83,9 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            option = next((word for word in unknown if word.startswith("-")), unknown[0])
+            option = next((word for word in unknown if word.startswith("-")), None)
+            if option is None:
+                self.error(f"unexpected argument {unknown[0]!r}")
             self.error(f"unknown option {option.partition('=')[0]}{self._meant(option)}")
         return found
 
