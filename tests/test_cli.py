@@ -159,8 +159,18 @@ def test_a_terminal_breaks_lines_between_words_and_a_pipe_gets_them_whole() -> N
     text = f"  read it at {link} and then go on"
     for terminal, lines in ((True, ["  read it at", f"  {link}", "  and then go on"]), (False, [text])):
         out = io.StringIO()
-        Screen(file=out, width=40, force_terminal=terminal, color_system=None).print(text, soft_wrap=True, markup=False)
-        assert out.getvalue().splitlines() == lines
+        screen = Screen(file=out, width=40, force_terminal=terminal, color_system=None)
+        screen.print(text, soft_wrap=True, markup=False)
+        screen.print(text, markup=False)
+        assert out.getvalue().splitlines() == lines + lines
+
+
+def test_help_names_commands_unbroken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in range(60, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit):
+            main(["sweep", "--help"])
+        assert "pcr-\n" not in capsys.readouterr().out
 
 
 def test_the_ui_is_waited_for_on_this_machine_whatever_proxy_is_set(
