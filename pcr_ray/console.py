@@ -25,6 +25,8 @@ class Screen(Console):
     """Long lines stay whole in a pipe. A terminal gets them broken between words, never inside a path or a link."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+        if soft_wrap is None:
+            soft_wrap = all(isinstance(thing, str) for thing in objects)
         if soft_wrap and self.is_terminal:
             objects = tuple(_broken(thing, self.width) if isinstance(thing, str) else thing for thing in objects)
         super().print(*objects, soft_wrap=soft_wrap, **how)
@@ -82,8 +84,21 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
         return PcrRayError.exit_code
 
 
+class Help(argparse.HelpFormatter):
+    """`pcr-ray methods` is not broken at its hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.indent("\n".join(self._split_lines(text, width - len(indent))), indent)
+
+
 class Parser(argparse.ArgumentParser):
     """Mistakes are one line, with the option that was meant: argparse prints all options first, `train` has forty."""
+
+    def __init__(self, *words: Any, **how: Any) -> None:
+        super().__init__(*words, **{"formatter_class": Help} | how)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{self.prog}: {message}; {self.prog} --help lists the options")
@@ -91,7 +106,9 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            option = next((word for word in unknown if word.startswith("-")), unknown[0])
+            option = next((word for word in unknown if word.startswith("-")), None)
+            if option is None:
+                self.error(f"unexpected argument {unknown[0]!r}")
             self.error(f"unknown option {option.partition('=')[0]}{self._meant(option)}")
         return found
 

@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
     p = Parser(
         prog="pcr-ray new", description="Write a commented file with a method or dataset of your own, to start from."
     )
-    p.add_argument("kind", choices=list(KINDS))
+    p.add_argument("kind", choices=list(KINDS), metavar="|".join(KINDS))
     p.add_argument("name", metavar="NAME", help="its name in sweep files, such as my_method")
     p.add_argument("--out", type=Path, metavar="FILE", help="where to (default: NAME.py here)")
     given = p.parse_args(argv)

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 def job(argv: Sequence[str]) -> int:
     """The verbs of a job that was submitted."""
     p = Parser(prog="pcr-ray job", description="Look after a job that was submitted.")
-    p.add_argument("verb", choices=["status", "logs", "cancel"])
+    p.add_argument("verb", choices=(verbs := ["status", "logs", "cancel"]), metavar="|".join(verbs))
     p.add_argument("handle", metavar="HANDLE", help="as submit printed it, such as slurm/123")
     p.add_argument("-f", "--follow", action="store_true", help="with logs: go on until the job ends")
     options = p.parse_args(argv)

@@ -11,9 +11,10 @@ HIDDEN = r"(?i)(\w*(?:password|passwd|token|secret|pwd|access_key|api_key)\w*)(=
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?`, or the list of what there is when nothing is near."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"
+    """`; did you mean 'x'?`, or the list of what there is when nothing is near. `ER-ACE`, as in papers, is near."""
+    plain = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.6)
+    return f"; did you mean '{plain[near[0]]}'?" if near else f"; known: {', '.join(known)}"
 
 
 def duration(seconds: float) -> str:

@@ -68,7 +68,10 @@ def test_an_unknown_command_suggests_the_near_one(capsys: pytest.CaptureFixture[
         ("train --learning-rate 0.1", "unknown option --learning-rate (did you mean --lr?)"),
         ("train --bufer=3", "unknown option --bufer (did you mean --buffer?)"),
         ("train --lr", "argument --lr: expected one argument"),
+        ("train digits", "unexpected argument 'digits'"),
         ("sweep", "the following arguments are required: FILE"),
+        ("new", "the following arguments are required: method|dataset, NAME"),
+        ("job", "the following arguments are required: status|logs|cancel, HANDLE"),
         ("sweep a.yaml --rerun most", "argument --rerun: invalid choice: 'most'"),
         ("submit slurm a.yaml --cpus-per-node 1 --tiem 1", "unknown option --tiem (did you mean --time?)"),
     ],
@@ -106,8 +109,9 @@ def test_a_method_is_described_by_name_and_a_misspelt_one_suggested(capsys: pyte
     assert main(["methods", "gmed", "pcr"]) == 0
     shown = capsys.readouterr().out
     assert "Jin et al." in shown and "`params.beta` (default 0.001" in shown and "Lin et al." in shown
-    assert run(main, ["methods", "gmde"]) == 2
-    assert "did you mean 'gmed'" in capsys.readouterr().err
+    for typed, meant in (("gmde", "gmed"), ("PCR", "pcr"), ("ER-ACE", "er_ace"), ("DER++", "derpp")):
+        assert run(main, ["methods", typed]) == 2
+        assert f"did you mean '{meant}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("page", "written"), [("methods.md", methods_markdown), ("presets.md", presets_markdown)])
@@ -169,8 +173,18 @@ def test_a_terminal_breaks_lines_between_words_and_a_pipe_gets_them_whole() -> N
     text = f"  read it at {link} and then go on"
     for terminal, lines in ((True, ["  read it at", f"  {link}", "  and then go on"]), (False, [text])):
         out = io.StringIO()
-        Screen(file=out, width=40, force_terminal=terminal, color_system=None).print(text, soft_wrap=True, markup=False)
-        assert out.getvalue().splitlines() == lines
+        screen = Screen(file=out, width=40, force_terminal=terminal, color_system=None)
+        screen.print(text, soft_wrap=True, markup=False)
+        screen.print(text, markup=False)
+        assert out.getvalue().splitlines() == lines + lines
+
+
+def test_help_names_commands_unbroken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in range(60, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit):
+            main(["sweep", "--help"])
+        assert "pcr-\n" not in capsys.readouterr().out
 
 
 def test_the_ui_is_waited_for_on_this_machine_whatever_proxy_is_set(

@@ -58,6 +58,8 @@ def test_the_view_counts_and_shows_what_earlier_runs_of_the_sweep_did(clock):
     assert "41.5 1/1" in text and "50.0 1/1" in text
     assert "failed: gss: it broke" in text and "--rerun failed" in text
     assert "stopping, saving" in text and "last: gss failed" in text
+    view.ended("gss", Status.KILLED, None)
+    assert view.last == "gss stopped", "at Ctrl-C nothing was killed"
 
 
 def test_news_leave_the_count_of_what_is_done_to_the_record(clock):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from scipy import stats as scipy_stats
 
 from pcr_ray import api, report
@@ -16,7 +17,7 @@ from pcr_ray.analysis import document, tables
 from pcr_ray.analysis.render import Grid, latex, markdown, page
 from pcr_ray.analysis.results import collect
 from pcr_ray.analysis.stats import estimate
-from pcr_ray.analysis.style import COLOURS, NARROW, look, looks, scale_of, spread
+from pcr_ray.analysis.style import COLOURS, NARROW, look, looks, scale_of, set_y, spread
 from pcr_ray.analysis.style import METHODS as STYLED
 from pcr_ray.analysis.views.lines import draw as lines
 from pcr_ray.analysis.views.stages import draw as curves
@@ -118,6 +119,26 @@ def test_the_files_hold_every_trial_and_open_offline(filled, tmp_path: Path) -> 
     assert len(pictures) == 2 and all(p.read_bytes().startswith(b"\x89PNG") for p in pictures)
     text = (folder / "report.md").read_text()
     assert all(f"](figures/{p.name})" in text for p in pictures)
+    assert "the second underlined or in italics" in text, "Markdown does not underline"
+    assert text.count("mean and 95 % interval") == 2
+
+
+def test_captions_of_one_seed_promise_no_interval(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    study = study_files.parse(CONTENT | {"grid": CONTENT["grid"] | {"seed": [0]}}, "a file")
+    deliver(store, study, tmp_path)
+    folder = document.write(collect(study, store), tmp_path / "out")
+    text = (folder / "report.md").read_text()
+    assert "Final accuracy in % by buffer, one seed" in text and "after each task, one seed" in text
+    assert "95 % interval](" not in text
+    assert r"\caption{Final accuracy in \%: one seed" in (folder / "table.tex").read_text()
+
+
+@pytest.mark.parametrize(("values", "limits"), [([0.0, 100.0], (-2.0, 102.0)), ([40.0, 60.0], (38.8, 61.2))])
+def test_markers_at_the_ends_of_a_percentage_are_not_cut(values: list[float], limits: tuple[float, float]) -> None:
+    axes = Figure().subplots()
+    set_y(axes, values, "accuracy in %")
+    assert axes.get_ylim() == pytest.approx(limits)
 
 
 def test_a_report_says_how_to_reproduce_it_and_what_is_out_of_date(tmp_path: Path) -> None:

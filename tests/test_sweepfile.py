@@ -112,7 +112,7 @@ def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
         ("{grid: {seed: [0]}, fixed: []}", "name: field required\n"),
         ("{name: a/b, grid: {seed: [0]}}", "name: use letters, digits"),
         ("{name: a, grid: {method: [derpp, er], params.alpha: [0.1]}}", "give each method with it an entry in grids"),
-        ("{name: a, grid: {seed: [0]}, report: {paper: nowhere.csv}}", "nowhere.csv"),
+        ("{name: a, grid: {seed: [0]}, report: {paper: nowhere.csv}}", "nowhere.csv does not exist (looked for beside"),
         ("{name: a, grid: {seed: [0], params: [{alpha: 1}]}}", "write params.NAME"),
         ("{name: a, grid: {seed: [0]}, report: {y: final_acuracy}}", "did you mean 'final_accuracy'?"),
         ("{name: a, grid: {seed: [0]}, report: {paper: [{metod: pcr, value: 1}]}}", "did you mean 'method'?"),
@@ -126,7 +126,10 @@ def test_all_problems_of_a_file_are_in_one_message_with_their_places() -> None:
         ),
         ("{name: a, grid: {seed: [0]}, resources: {cpu: 1.0e-320}}", "greater than or equal"),
         ("{name: a, grid: {seed: [0]}, resources: {cpu: .inf}}", "less than or equal"),
-        ("[1, 2]", "expected a mapping"),
+        ("[1, 2]", "expected a mapping with 'name' and 'grid', got a list"),
+        ("", "expected a mapping with 'name' and 'grid', got nothing"),
+        ("a b", "expected a mapping with 'name' and 'grid', got text"),
+        ("3", "expected a mapping with 'name' and 'grid', got 3"),
     ],
 )
 def test_what_cannot_be_run_is_refused(text: str, part: str) -> None:
@@ -229,6 +232,7 @@ def test_grids_that_an_override_makes_alike_run_once() -> None:
         ("{name: a, grid: {seed: [0]}, grids: 5}", "fixed.lr=1.0", "grids: input should be a valid list"),
         (BASE, "fixed.lr=2020-13-45", "not valid YAML"),
         (BASE, "fixed.lr=!!int x", "not valid YAML"),
+        (BASE, "grid.seed=[0,", "found '<stream end>', line 1\n    [0,\n       ^"),
         (BASE, "fixed.lr=" + 3000 * "[", "not valid YAML"),
         (ADJUSTED, "adjust.0.set.lr=1.0", "'adjust' is a list; set it as a whole"),
         ("{name: a, fixed: [1], grid: {seed: [0]}}", "fixed.lr=1.0", "'fixed' is a list"),
@@ -266,6 +270,16 @@ def test_a_missing_file_is_named_with_its_nearest_neighbour(tmp_path: Path) -> N
     (tmp_path / "batchsize.yaml").write_text(BASE)
     with pytest.raises(InputError, match="did you mean 'batchsize'"):
         sweepfile.load(tmp_path / "batchsiz.yaml")
+
+
+def test_a_sweep_s_name_suggests_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sweeps").mkdir()
+    Path("sweeps/study.yaml").write_text(BASE)
+    Path("other.yaml").write_text(BASE)
+    for typed, meant in (("study", "sweeps/study.yaml"), ("study.yaml", "sweeps/study.yaml"), ("other", "other.yaml")):
+        with pytest.raises(InputError, match=f"{typed} does not exist; did you mean '{meant}'"):
+            sweepfile.load(typed)
 
 
 def test_a_sweep_written_out_and_read_again_has_the_same_trials() -> None:

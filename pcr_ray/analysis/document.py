@@ -86,7 +86,7 @@ def _panels(answer: Answer, figures: Path, *, first: bool) -> list[Block]:
 def _caption(answer: Answer, panel: Panel) -> str:
     place = f", {tables.heading(panel)}" if panel else ""
     label = tables.metric_of(answer).label
-    return f"{label}{place}. {tables.seeds(answer)}. Best bold, second underlined. {shared(answer.study)}".strip()
+    return f"{label}{place}: {tables.seeds(answer)}. Best bold, second underlined. {shared(answer.study)}".strip()
 
 
 def _state(answer: Answer) -> list[Block]:
@@ -98,7 +98,8 @@ def _state(answer: Answer) -> list[Block]:
     blocks = [
         Paragraph(" ".join([text, shared(answer.study)])),
         Paragraph(
-            f"{tables.metric_of(answer).label}: {tables.seeds(answer)}. The best is bold, the second underlined."
+            f"{tables.metric_of(answer).label}: {tables.seeds(answer)}. The best is bold, the second underlined or in "
+            "italics."
         ),
     ]
     return [*map(Paragraph, _said(answer) + _known(answer)), *blocks]

@@ -173,10 +173,11 @@ def legend(figure: Figure, *plots: Any) -> None:
 
 
 def within_percent(axes: Any, ylabel: str) -> None:
-    """Intervals of few seeds reach beyond what a percentage can be."""
+    """Intervals of few seeds reach beyond what a percentage can be. Markers at 0 and 100 are not cut in half."""
     if "%" in ylabel:
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(0, low), min(100, high))
+        low, high = max(0, axes.get_ylim()[0]), min(100, axes.get_ylim()[1])
+        room = 0.02 * (high - low)
+        axes.set_ylim(low - room * (low == 0), high + room * (high == 100))
 
 
 def set_y(axes: Any, values: Sequence[float], ylabel: str) -> None:

@@ -91,6 +91,11 @@ def seeds(answer: Answer) -> str:
     return "mean ± 95 % confidence interval (t distribution) " + (f"over {n} seeds" if n else "over n seeds")
 
 
+def drawn(answer: Answer) -> str:
+    """What a figure's lines are, for its caption."""
+    return "one seed" if common_seeds(answer) == 1 else "mean and 95 % interval"
+
+
 def _text(answer: Answer, cell: Cell | None, common: int | None) -> str:
     if cell is None:
         return "-"

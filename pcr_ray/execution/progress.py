@@ -83,7 +83,8 @@ class Progress:
         self._left.pop(identity, None)
         self.done += status is Status.FINISHED
         self.failed += status is Status.FAILED
-        self._note(f"{self.study.describe(identity)} {status.value.lower()}")
+        word = "stopped" if status is Status.KILLED else status.value.lower()
+        self._note(f"{self.study.describe(identity)} {word}")
         if status is Status.FAILED:
             self.board.fail(identity)
             once = "" if self._live or self.failed > 1 else f"\n  {RETRY}"  # the live view has it all the time

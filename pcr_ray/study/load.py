@@ -104,7 +104,9 @@ def parse(
     everyone who looks.
     """
     if not isinstance(content, dict):
-        raise InputError(f"{where}: expected a mapping with 'name' and 'grid', got {type(content).__name__}")
+        kinds = {"NoneType": "nothing", "str": "text", "list": "a list"}
+        got = kinds.get(type(content).__name__, repr(content))
+        raise InputError(f"{where}: expected a mapping with 'name' and 'grid', got {got}")
     content = with_dotted_params(content)
     useless = [] if stored else _slips(content)
     for text in overrides or []:
@@ -239,5 +241,8 @@ def _varying(spec: SweepFile, raws: list[dict[str, Any]]) -> list[str]:
 
 
 def _near_files(path: Path) -> str:
+    for meant in (Path(f"{path}.yaml"), Path("sweeps", f"{path.stem}.yaml")):  # the name, as other commands take it
+        if meant.is_file():
+            return f"; did you mean '{meant}'?"
     shipped = sorted(p.stem for p in (path.parent if path.parent.is_dir() else Path("sweeps")).glob("*.yaml"))
     return did_you_mean(path.stem, shipped) if shipped else ""

@@ -29,6 +29,8 @@ def with_rows(spec: SweepFile, folder: Path | None, problems: list[str]) -> Swee
     if isinstance(rows, str):
         try:
             rows = _read((folder or Path()) / rows)
+        except FileNotFoundError:
+            problems.append(f"report.paper: {rows} does not exist (looked for beside the sweep file)")
         except (OSError, ValueError, csv.Error) as error:
             problems.append(f"report.paper: {rows} (beside the sweep file) cannot be read as CSV: {error}")
             return spec.model_copy(update={"report": spec.report.model_copy(update={"paper": []})})

@@ -130,8 +130,7 @@ def override(content: dict[str, Any], text: str) -> None:
     try:
         parsed = read_yaml(value)
     except yaml.YAMLError as error:
-        why = " ".join(str(error).split())[:300]
-        raise InputError(f"--set {text[:200]}: the value is not valid YAML: {why}") from None
+        raise InputError(f"--set {text[:200]}: the value is not valid YAML: {explain_yaml(error, value)}") from None
     if isinstance(parsed, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", parsed):
         parsed = float(parsed)
     top, _, rest = key.partition(".")

@@ -28,7 +28,7 @@ def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[Plot]:
         names = {"xlabel": x_name, "ylabel": metric.label, "title": title}
         return draw(data, across, paper, looks(answer), width=width, **names)
 
-    what = "mean and 95 % interval" if len(data) <= MANY else "mean (the intervals are in the table)"
+    what = tables.drawn(answer) if len(data) <= MANY else "mean (the intervals are in the table)"
     caption = f"{metric.label} by {x_name}, {what}" + ("; crosses: the paper" if paper else "")
     return [Plot(f"{metric.name}_by_{x_name.replace('.', '_')}", caption, at)]
 

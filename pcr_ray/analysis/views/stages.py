@@ -32,7 +32,7 @@ def pictures(answer: Answer, panel: Panel, cells: list[Cell]) -> list[Plot]:
     def at(width: float) -> Figure:
         return draw(stages, looks(answer), ylabel="average accuracy in %", title=title, width=width)
 
-    return [Plot("learning_curves", f"Average accuracy after each task{some}, mean and 95 % interval", at)]
+    return [Plot("learning_curves", f"Average accuracy after each task{some}, {tables.drawn(answer)}", at)]
 
 
 def shape(
