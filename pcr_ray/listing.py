@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
 from pcr_ray import plugins
@@ -134,11 +135,10 @@ def presets(argv: Sequence[str]) -> int:
             console.print(f"{method}: as in preset {other}")
     if options.names:
         return 0
-    table = Table()
-    for column in ("name", "methods of its source", "what it is", "source"):
-        table.add_column(column, overflow="fold")
+    table = Table("name", "what it is", show_lines=True)
     for name, found in PRESETS.items():
-        table.add_row(name, _speaks_of(found), found.summary, found.source)
+        origin = f"methods: {_speaks_of(found)}\nsource: {escape(found.source)}"
+        table.add_row(name, f"{escape(found.summary)}\n[dim]{origin}[/]")
     console.print(table)
     console.print("`pcr-ray presets NAME` shows the fields that one sets")
     return 0
