@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import sys
+import sysconfig
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
@@ -78,10 +79,20 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
     except OSError as error:  # a full disk, a folder that may not be written, a name that no file can have
         stderr.print(f"[bold red]error:[/] {escape(first_line(error))}", soft_wrap=True)
         return InputError.exit_code if error.errno in IMPOSSIBLE else PcrRayError.exit_code
-    except Exception:
-        # Here the mistake is ours. What a traceback shows may be a URI with its password.
-        stderr.print(f"{redact(traceback.format_exc())}this is a bug of pcr_ray", markup=False, soft_wrap=True)
+    except Exception as error:
+        # What a traceback shows may be a URI with its password.
+        stderr.print(f"{redact(traceback.format_exc())}{_whose(error)}", markup=False, soft_wrap=True)
         return PcrRayError.exit_code
+
+
+def _whose(error: Exception) -> str:
+    """Ours, unless a plugin was on the way there: its author looks for the mistake there first."""
+    ours = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    theirs = [f for f in frames if not {"site-packages", "dist-packages"} & set(Path(f.filename).parts)]
+    if not theirs:
+        return "this is a bug of pcr_ray"
+    return f"this came from {theirs[-1].filename}, line {theirs[-1].lineno}, which is no part of pcr_ray"
 
 
 class Help(argparse.HelpFormatter):

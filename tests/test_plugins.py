@@ -230,6 +230,19 @@ def test_a_sweep_runs_methods_and_datasets_of_plugins_in_its_workers(plugin: Pat
     assert report.returncode == 0 and "Mine" in report.stdout, report.stderr
 
 
+def test_a_plugins_own_mistake_is_not_called_a_bug_of_the_package(
+    plugin: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.write_text(METHOD.format(name="mine").replace("return SCALE", "return SCALES"))
+    words = ["train", "--method", "mine", "--fraction", "0.05", "--stop-after", "1", "--plugins", str(plugin)]
+    assert run(main, words) == 1
+    said = capsys.readouterr().err
+    assert "NameError" in said and said.endswith(f"{plugin}, line 17, which is no part of pcr_ray\n")
+    monkeypatch.setattr("pcr_ray.train.TrialConfig", None)  # now the mistake is ours
+    assert run(main, words) == 1
+    assert capsys.readouterr().err.endswith("this is a bug of pcr_ray\n")
+
+
 def test_from_python(plugin: Path, tmp_path: Path) -> None:
     file = sweep_file(tmp_path, grid={"method": ["er"], "seed": [0]})
     found = pcr_ray.load(file, plugins=[plugin], grid={"method": ["mine"]}, name="other")

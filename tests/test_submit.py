@@ -338,7 +338,9 @@ def test_a_ray_jobs_command_survives_the_shell(odd: Path, tmp_path: Path) -> Non
 def test_the_papers_numbers_travel_inside_the_file(tmp_path: Path) -> None:
     (tmp_path / "paper.csv").write_text("method,buffer,value\npcr,20,31.5\n")
     sweep_file(tmp_path, report={"paper": "paper.csv"})
-    request = yaml.safe_load(printed(tmp_path, "ray", "http://h:8265", "tiny.yaml"))
+    text = printed(tmp_path, "ray", "http://h:8265", "tiny.yaml")
+    assert "\n    tiny.yaml: |" in text, "the sweep file is shown line by line"
+    request = yaml.safe_load(text)
     inside = yaml.safe_load(request["runtime_env"]["working_dir"]["tiny.yaml"])
     assert inside["report"]["paper"] == [{"method": "pcr", "buffer": 20, "value": 31.5}]
     assert inside["grid"] == {"method": ["pcr", "er"], "seed": [0, 1]}

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
+from pcr_ray.clusters import _rayjob
 from pcr_ray.clusters._base import BACKENDS, LOOPBACK, Backend, Job
 from pcr_ray.console import console
 from pcr_ray.errors import InputError, NotNowError, PcrRayError
@@ -102,7 +101,7 @@ class Ray(Backend):
     def render(self, job: Job) -> str:
         request = self._request(job)
         request["runtime_env"]["working_dir"] = self._files(job) | {p.name: f"from {p}" for p in job.plugins}
-        return f"# to {self._url}/api/jobs/\n" + yaml.safe_dump(request, sort_keys=False, allow_unicode=True)
+        return f"# to {self._url}/api/jobs/\n" + _rayjob.dump([request])
 
     def attend(self, handle: str) -> int:
         try:
