@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pcr_ray.console import console, run
+from pcr_ray.console import console, leave, run
 from pcr_ray.errors import InputError
 from pcr_ray.text import did_you_mean
 
@@ -52,7 +52,7 @@ def entry() -> None:
     # A trainable beside the sweep file is found as with python -m; at the end, so that it hides nothing installed.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    sys.exit(run(main))
+    leave(run(main))
 
 
 if __name__ == "__main__":

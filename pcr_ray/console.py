@@ -7,6 +7,7 @@ import difflib
 import errno
 import io
 import os
+import signal
 import sys
 import sysconfig
 import textwrap
@@ -93,6 +94,13 @@ def _whose(error: Exception) -> str:
     if not theirs:
         return "this is a bug of pcr_ray"
     return f"this came from {theirs[-1].filename}, line {theirs[-1].lineno}, which is no part of pcr_ray"
+
+
+def leave(code: int) -> NoReturn:
+    """End the process. All is said by now: a stop signal that comes while Python shuts down changes no exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: os._exit(code))
+    sys.exit(code)
 
 
 class Help(argparse.HelpFormatter):

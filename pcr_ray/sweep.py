@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from pcr_ray import plugins
-from pcr_ray.console import Parser, console, run
+from pcr_ray.console import Parser, console, leave, run
 from pcr_ray.errors import NotNowError
 from pcr_ray.execution import signals
 from pcr_ray.execution.options import RunOptions
@@ -61,4 +60,4 @@ def _sweep(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    leave(run(main))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,6 +118,19 @@ def test_a_signal_before_anything_has_begun_says_that_the_same_command_continues
     monkeypatch.setattr(sweep, "load", lambda *_: signal.raise_signal(number))
     assert run(sweep.main, ["sweeps/quickstart.yaml"]) == 75
     assert capsys.readouterr().out.strip() == signals.STOPPED
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_a_signal_while_python_shuts_down_leaves_the_exit_code(name: str) -> None:
+    code = f"""
+import atexit, os, signal
+from pcr_ray import console
+
+atexit.register(os.kill, os.getpid(), signal.{name})
+console.leave(console.run(lambda argv: 75, []))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (75, "")
 
 
 def test_a_print_that_the_signal_interrupts_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
