@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import difflib
 import errno
 import io
@@ -97,10 +99,17 @@ def _whose(error: Exception) -> str:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process. All is said by now: a stop signal that comes while Python shuts down changes no exit code."""
+    """End the process. All is said by now: a stop signal that comes while Python shuts down changes no exit code.
+
+    Python's own way takes up to a second, most of it deaf to handlers, and ends by SIGINT, whatever the exit code, if
+    Ctrl-C came in code from a string, as in an import that makes a dataclass.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: os._exit(code))
-    sys.exit(code)
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):  # the reader of a pipe has gone, or the file is closed
+        sys.stdout.flush()
+    os._exit(code)
 
 
 class Help(argparse.HelpFormatter):

@@ -121,16 +121,32 @@ def test_a_signal_before_anything_has_begun_says_that_the_same_command_continues
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_a_signal_while_python_shuts_down_leaves_the_exit_code(name: str) -> None:
+@pytest.mark.parametrize("when", ["caught in code from a string", "while Python shuts down"])
+def test_what_a_signal_does_at_the_end_leaves_the_exit_code(name: str, when: str) -> None:
     code = f"""
 import atexit, os, signal
 from pcr_ray import console
+from pcr_ray.execution import signals
 
-atexit.register(os.kill, os.getpid(), signal.{name})
-console.leave(console.run(lambda argv: 75, []))
+def main(argv):
+    with signals.caught():
+        try:
+            exec("import signal; signal.raise_signal(signal.{name})")
+        except KeyboardInterrupt:
+            return 75
+
+def clean_up():
+    print("cleaned up", flush=True)
+    os.kill(os.getpid(), signal.{name})
+
+if "{when}" == "while Python shuts down":
+    main = lambda argv: 75
+    atexit.register(clean_up)
+console.leave(console.run(main, []))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (75, "")
+    said = "cleaned up\n" if when == "while Python shuts down" else ""
+    assert (done.returncode, done.stdout, done.stderr) == (75, said, "")
 
 
 def test_a_print_that_the_signal_interrupts_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
