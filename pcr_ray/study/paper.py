@@ -31,8 +31,8 @@ def with_rows(spec: SweepFile, folder: Path | None, problems: list[str]) -> Swee
             rows = _read((folder or Path()) / rows)
         except (OSError, ValueError, csv.Error) as error:
             missing = isinstance(error, FileNotFoundError)
-            why = "does not exist" if missing else f"cannot be read as CSV: {error}"
-            problems.append(f"report.paper: {rows} (beside the sweep file) {why}")
+            why = "does not exist (looked for beside the sweep file)" if missing else f"cannot be read as CSV: {error}"
+            problems.append(f"report.paper: {rows} {why}")
             return spec.model_copy(update={"report": spec.report.model_copy(update={"paper": []})})
     problems += [f"report.paper: a row without 'value': {row}" for row in rows if "value" not in row]
     problems += [
