@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import contextlib
 import difflib
 import errno
 import io
@@ -69,7 +68,9 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None)
         words = sys.argv[1:] if argv is None else argv
         if odd := [word for word in words if not is_plain(word)]:
             raise InputError(f"{odd[0]!r}: a NUL, or bytes that are not UTF-8; rename what is called so")
-        return main(words)
+        code = main(words)
+        sys.stdout.flush()  # here, where what goes wrong is told
+        return code
     except PcrRayError as error:
         stderr.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         return error.exit_code
@@ -107,8 +108,6 @@ def leave(code: int) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: os._exit(code))
     atexit._run_exitfuncs()
-    with contextlib.suppress(OSError, ValueError):  # the reader of a pipe has gone, or the file is closed
-        sys.stdout.flush()
     os._exit(code)
 
 

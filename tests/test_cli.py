@@ -206,3 +206,20 @@ def test_the_ui_is_waited_for_on_this_machine_whatever_proxy_is_set(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         ui._wait(running, f"http://127.0.0.1:{server.server_port}", tmp_path / "log")
         server.shutdown()
+
+
+def test_output_that_cannot_be_written_is_no_success() -> None:
+    """Less than a buffer of it, which Python writes last of all."""
+    code = """
+import sys
+from pcr_ray import console
+
+def main(argv):
+    sys.stdout.write("a")
+    return 0
+
+console.leave(console.run(main, []))
+"""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "No space left on device" in done.stderr
