@@ -102,8 +102,8 @@ def _whose(error: Exception) -> str:
 def leave(code: int) -> NoReturn:
     """End the process. All is said by now: a stop signal that comes while Python shuts down changes no exit code.
 
-    Python's own way takes up to a second, most of it deaf to handlers, and ends by SIGINT, whatever the exit code, if
-    Ctrl-C came in code from a string, as in an import that makes a dataclass.
+    Python's own end restores the deadly handlers halfway. Under `python -m` it is also by SIGINT, whatever the exit
+    code, if Ctrl-C was caught in code from a string, such as the methods that an import makes for a dataclass.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: os._exit(code))
