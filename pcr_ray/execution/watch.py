@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 
@@ -66,9 +67,10 @@ def head(lost: Callable[[], None], *, local: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def starting(broken: Callable[[], None]) -> Iterator[None]:
     """While Ray starts here. It waits a minute for a process of its own that has died, and then ends ours with 1."""
+    before = _dead_children()  # of an earlier Ray in this process
 
     def look() -> bool:
-        if over := _broken():
+        if over := bool(_dead_children() - before):
             broken()
         return over
 
@@ -76,14 +78,23 @@ def starting(broken: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def _broken() -> bool:
-    """A Ray of our own is one node: without its GCS or its raylet nothing goes on. Both are our children."""
+def _dead_children() -> set[int]:
+    """Processes of Ray that have ended, and that nobody has asked about yet: it knows them only once it has started."""
     with contextlib.suppress(psutil.Error):
-        return any(
-            child.name() in ("gcs_server", "raylet") and child.status() == psutil.STATUS_ZOMBIE
+        return {
+            child.pid
             for child in psutil.Process().children()
-        )
-    return False
+            if child.name() in ("gcs_server", "raylet") and child.status() == psutil.STATUS_ZOMBIE
+        }
+    return set()
+
+
+def _broken() -> bool:
+    """A Ray of our own is one node: without its raylet no trial goes on."""
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    return node is not None and any(kind in ("raylet", "gcs_server") for kind, _ in node.dead_processes())
 
 
 @contextlib.contextmanager
